@@ -1,0 +1,98 @@
+"""The one registry: what exists by name, where it lives, which packages it needs and which extra brings them.
+
+Nothing is imported until it is chosen. `load("runtime", "onnxruntime")` checks the packages first.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from boxwright.core.errors import MissingDependencyError, UsageError, suggest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One name of the catalogue: `target` is "module:attribute"."""
+
+    target: str
+    packages: tuple[str, ...] = ()
+    extra: str = ""
+
+    def missing(self) -> tuple[str, ...]:
+        """Return the packages that this entry needs and this Python does not have."""
+        return tuple(p for p in self.packages if find_spec(p) is None)
+
+
+def _yolox(function: str) -> Entry:
+    return Entry(target=f"boxwright.detector.yolox:{function}", packages=("torch",), extra="train")
+
+
+CATALOGUE: dict[str, dict[str, Entry]] = {
+    "runtime": {
+        "eager": Entry(
+            target="boxwright.runtimes.eager:EagerRuntime", packages=("torch", "safetensors"), extra="train"
+        ),
+        "onnxruntime": Entry(
+            target="boxwright.runtimes.onnxruntime_:OnnxRuntime", packages=("onnxruntime",), extra="onnx"
+        ),
+    },
+    "model": {
+        "yolox_nano": _yolox("yolox_nano"),
+        "yolox_tiny": _yolox("yolox_tiny"),
+        "yolox_s": _yolox("yolox_s"),
+        "yolox_m": _yolox("yolox_m"),
+        "yolox_l": _yolox("yolox_l"),
+        "yolox_x": _yolox("yolox_x"),
+        "yolov3": _yolox("yolov3"),
+    },
+    # Files that hold weights only: something with torch must build the network around them.
+    "opener": {
+        "checkpoint": Entry(
+            target="boxwright.recipes.checkpoint:open_checkpoint", packages=("torch", "safetensors"), extra="train"
+        ),
+    },
+    "exporter": {
+        "onnx": Entry(
+            target="boxwright.runtimes.export:export_onnx", packages=("torch", "onnx", "onnxscript"), extra="export"
+        ),
+    },
+    "evaluator": {
+        "coco": Entry(target="boxwright.evaluation.coco:CocoEvaluator", packages=("hotcoco",), extra="eval"),
+    },
+}
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """Return every name of one kind, in the order of the table."""
+    return tuple(CATALOGUE[kind])
+
+
+def find(kind: str, name: str) -> Entry:
+    """Return the entry of a name.
+
+    Raises:
+        UsageError: there is no such name; the message suggests the nearest.
+    """
+    known = CATALOGUE[kind]
+    if name not in known:
+        raise UsageError(f"Unknown {kind} {name!r}.{suggest(name, known)} Choose from: {', '.join(known)}.")
+    return known[name]
+
+
+def load(kind: str, name: str) -> Any:
+    """Import and return what a name stands for.
+
+    Raises:
+        UsageError: there is no such name.
+        MissingDependencyError: a package it needs is not installed.
+    """
+    entry = find(kind, name)
+    missing = entry.missing()
+    if missing:
+        raise MissingDependencyError(
+            f"{kind.capitalize()} {name!r} needs {' and '.join(missing)}, which is not installed. "
+            f"Run: pip install 'boxwright[{entry.extra}]'"
+        )
+    module, attribute = entry.target.split(":")
+    return getattr(import_module(module), attribute)

@@ -1,0 +1,59 @@
+"""One tree of errors. A message says what was asked, why it can't be had, and what to do next."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class BoxwrightError(Exception):
+    """Anything Boxwright refuses or fails to do; `exit_code` is what the command line ends with."""
+
+    exit_code = 1
+
+
+class UsageError(BoxwrightError, ValueError):
+    """The request itself can't be met: a wrong option, name or combination."""
+
+    exit_code = 2
+
+
+class DataError(BoxwrightError):
+    """Images, annotations or other input that can't be used."""
+
+    exit_code = 3
+
+
+class CheckpointError(BoxwrightError):
+    """A model file that is missing, broken or made for another model."""
+
+    exit_code = 4
+
+
+class ConversionError(BoxwrightError):
+    """A model could not be converted or exported."""
+
+    exit_code = 5
+
+
+class BudgetError(BoxwrightError):
+    """No candidate stays inside the accuracy budget."""
+
+    exit_code = 6
+
+
+class WorkerError(BoxwrightError):
+    """A worker process failed; the message carries its rank and traceback."""
+
+
+class MissingDependencyError(BoxwrightError, ImportError):
+    """An optional package is not installed; the message carries the pip command."""
+
+
+def suggest(wrong: str, known: Iterable[str]) -> str:
+    """Return " Did you mean 'x'?" for the nearest known name, or "" when none is near.
+
+    Example:
+        >>> suggest("rey", ["spawn", "ray"])
+        " Did you mean 'ray'?"
+    """
+    near = get_close_matches(wrong, list(known), n=1, cutoff=0.6)
+    return f" Did you mean {near[0]!r}?" if near else ""

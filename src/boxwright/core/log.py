@@ -1,0 +1,63 @@
+"""Log lines on stderr; stdout is for results. Nothing happens until `configure` is called."""
+
+import logging
+import sys
+from typing import Literal, TextIO, get_args
+
+from boxwright.core.errors import UsageError, suggest
+
+Level = Literal["quiet", "normal", "verbose", "debug"]
+"""`quiet`: warnings and errors. `normal`: progress too. `verbose`: details too. `debug`: with time and place."""
+
+_THRESHOLDS = {"quiet": logging.WARNING, "normal": logging.INFO, "verbose": logging.DEBUG, "debug": logging.DEBUG}
+_HANDLER = "boxwright.console"
+
+
+def get_logger(name: str = "") -> logging.Logger:
+    """Return the logger of a module, always below "boxwright".
+
+    Example:
+        >>> get_logger("train").name, get_logger("boxwright.data.check").name
+        ('boxwright.train', 'boxwright.data.check')
+    """
+    if name in ("", "boxwright"):
+        return logging.getLogger("boxwright")
+    return logging.getLogger(name if name.startswith("boxwright.") else f"boxwright.{name}")
+
+
+def configure(level: Level = "normal", *, stream: TextIO | None = None) -> None:
+    """Show Boxwright's log lines from now on: coloured on a terminal, plain anywhere else.
+
+    A second call replaces what the first one set. The root logger and handlers of others are left alone, so lines
+    still reach them too.
+
+    Args:
+        level: how much to show.
+        stream: where to; stderr by default.
+
+    Raises:
+        UsageError: there is no such level.
+    """
+    if level not in _THRESHOLDS:
+        known = get_args(Level)
+        raise UsageError(f"Unknown log level {level!r}.{suggest(level, known)} Choose from: {', '.join(known)}.")
+    handler = _make_handler(sys.stderr if stream is None else stream, debug=level == "debug")
+    handler.set_name(_HANDLER)
+    logger = get_logger()
+    for old in [h for h in logger.handlers if h.get_name() == _HANDLER]:
+        logger.removeHandler(old)
+    logger.addHandler(handler)
+    logger.setLevel(_THRESHOLDS[level])
+
+
+def _make_handler(stream: TextIO, *, debug: bool) -> logging.Handler:
+    if not stream.isatty():
+        plain = logging.StreamHandler(stream)
+        place = "%(asctime)s %(name)s:%(lineno)d " if debug else ""
+        plain.setFormatter(logging.Formatter(f"{place}%(levelname)s %(message)s"))
+        return plain
+    # Imported here because `boxwright --help` must not wait for it.
+    from rich.console import Console
+    from rich.logging import RichHandler
+
+    return RichHandler(console=Console(file=stream), show_time=debug, show_path=debug, markup=False)

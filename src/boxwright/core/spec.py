@@ -1,0 +1,87 @@
+"""`Spec`: what a detector takes and gives."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from boxwright.core.errors import UsageError
+
+Preprocessing = Literal["bgr255", "legacy"]
+"""`bgr255`: BGR, 0 to 255. `legacy`: RGB, 0 to 1, ImageNet mean and deviation (official weights before 0.1.1)."""
+
+OutputForm = Literal["raw", "scores", "decoded"]
+"""`raw`: what the network gives. `scores`: objectness and classes through sigmoid. `decoded`: boxes in pixels too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """What a detector takes and gives: enough to run it without the code that trained it.
+
+    Attributes:
+        model: the architecture, a name of the catalogue, or "" where only a converted file is at hand.
+        names: class names by class id.
+        size_hw: height and width of the network's input.
+        preprocessing: how pixels become input values.
+        output: how far the outputs already are on their way to boxes and scores.
+        strides: the pyramid levels behind the rows of the output.
+        category_ids: the ids that the training data used for the classes; empty when there were none.
+        activation: the network's activation function.
+    """
+
+    names: tuple[str, ...]
+    size_hw: tuple[int, int]
+    model: str = ""
+    preprocessing: Preprocessing = "bgr255"
+    output: OutputForm = "raw"
+    strides: tuple[int, ...] = (8, 16, 32)
+    category_ids: tuple[int, ...] = ()
+    activation: str = "silu"
+
+    def __post_init__(self) -> None:
+        step = max(self.strides)
+        if min(self.size_hw) < step or self.size_hw[0] % step or self.size_hw[1] % step:
+            raise UsageError(
+                f"size_hw={self.size_hw!r} does not fit the strides {self.strides!r}: "
+                f"height and width must be multiples of {step}."
+            )
+        if not self.names:
+            raise UsageError("A detector needs at least one class name.")
+        if self.category_ids and len(self.category_ids) != len(self.names):
+            raise UsageError(f"{len(self.names)} class names but {len(self.category_ids)} category ids.")
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes the detector tells apart."""
+        return len(self.names)
+
+    @property
+    def num_anchors(self) -> int:
+        """How many rows the output has for one image."""
+        height, width = self.size_hw
+        return sum((height // s) * (width // s) for s in self.strides)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the spec as plain JSON values."""
+        return {
+            "model": self.model,
+            "names": list(self.names),
+            "size_hw": list(self.size_hw),
+            "preprocessing": self.preprocessing,
+            "output": self.output,
+            "strides": list(self.strides),
+            "category_ids": list(self.category_ids),
+            "activation": self.activation,
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Spec":
+        """Return the spec that `to_dict` described; keys it does not know are left out."""
+        return cls(
+            model=str(values.get("model", "")),
+            names=tuple(str(n) for n in values["names"]),
+            size_hw=(int(values["size_hw"][0]), int(values["size_hw"][1])),
+            preprocessing=values.get("preprocessing", "bgr255"),
+            output=values.get("output", "raw"),
+            strides=tuple(int(s) for s in values.get("strides", (8, 16, 32))),
+            category_ids=tuple(int(c) for c in values.get("category_ids", ())),
+            activation=str(values.get("activation", "silu")),
+        )

@@ -1,0 +1,320 @@
+"""`Records`: where the images of a set are and which boxes they carry, in packed arrays."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from boxwright.core.boxes import area_xyxy
+from boxwright.core.errors import UsageError
+
+PathText: TypeAlias = str | os.PathLike[str]
+
+# "surrogatepass" brings every Python string back, those of file names that are no valid UTF-8 too.
+_ENCODING = ("utf-8", "surrogatepass")
+
+_ARRAYS: dict[str, tuple[Any, int]] = {
+    "path_bytes": (np.uint8, 0),
+    "path_offsets": (np.int64, 0),
+    "image_ids": (np.int64, 0),
+    "sizes_hw": (np.int32, 2),
+    "boxes_xyxy": (np.float32, 4),
+    "class_ids": (np.int32, 0),
+    "crowd": (np.bool_, 0),
+    "areas": (np.float32, 0),
+    "offsets": (np.int64, 0),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageRecord:
+    """One image of a set and its boxes; the arrays are read-only views into the set.
+
+    Attributes:
+        path: where the image is.
+        image_id: the id that the annotations use.
+        size_hw: height and width by the annotations, (0, 0) when they don't say.
+        boxes_xyxy: corners in pixels of the image as displayed (EXIF applied), float32 (M, 4).
+        class_ids: index into the set's `names`, int32 (M,).
+        crowd: whether a box stands for a group that nobody counted, bool (M,).
+        areas: area of the object in pixels, float32 (M,).
+    """
+
+    path: Path
+    image_id: int
+    size_hw: tuple[int, int]
+    boxes_xyxy: NDArray[np.float32]
+    class_ids: NDArray[np.int32]
+    crowd: NDArray[np.bool_]
+    areas: NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Records:
+    """A set of images with their boxes. Image i owns the boxes `offsets[i]` to `offsets[i + 1]`.
+
+    There is no Python object per image or box, so that forked workers share the memory (nothing is there whose
+    reference count would be touched) and spawned ones get a few flat buffers. The arrays are read-only.
+
+    Attributes:
+        root: the folder that the paths are relative to.
+        path_bytes: every path in UTF-8, one behind the other, uint8.
+        path_offsets: where each path begins in `path_bytes`, int64 (N + 1,).
+        image_ids: the ids that the annotations use, int64 (N,).
+        sizes_hw: height and width by the annotations, (0, 0) when they don't say, int32 (N, 2).
+        boxes_xyxy: corners in pixels of the image as displayed, float32 (M, 4).
+        class_ids: index into `names`, int32 (M,).
+        crowd: whether a box stands for a group that nobody counted, bool (M,).
+        areas: area of the objects in pixels (of the mask, where the set has masks), float32 (M,).
+        offsets: where the boxes of each image begin, int64 (N + 1,).
+        names: class names by class id.
+        category_ids: the id that the annotations use for each class.
+        missing: images that the annotations name and that were not found; they are not among the N.
+
+    Example:
+        >>> records = Records.from_lists(
+        ...     root="photos",
+        ...     paths=["a.jpg", "b.jpg"],
+        ...     boxes_xyxy=[[[10, 20, 30, 60]], []],
+        ...     class_ids=[[1], []],
+        ...     names=["cat", "dog"],
+        ... )
+        >>> len(records), records.path(1).as_posix(), records.boxes(0).tolist()
+        (2, 'photos/b.jpg', [[10.0, 20.0, 30.0, 60.0]])
+    """
+
+    root: Path
+    path_bytes: NDArray[np.uint8]
+    path_offsets: NDArray[np.int64]
+    image_ids: NDArray[np.int64]
+    sizes_hw: NDArray[np.int32]
+    boxes_xyxy: NDArray[np.float32]
+    class_ids: NDArray[np.int32]
+    crowd: NDArray[np.bool_]
+    areas: NDArray[np.float32]
+    offsets: NDArray[np.int64]
+    names: tuple[str, ...]
+    category_ids: tuple[int, ...]
+    missing: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, (dtype, columns) in _ARRAYS.items():
+            array = np.ascontiguousarray(getattr(self, name), dtype=dtype)
+            if array.size == 0 and columns:
+                array = array.reshape(-1, columns)
+            if array.ndim != (2 if columns else 1) or (columns and array.shape[1] != columns):
+                wanted = f"(..., {columns})" if columns else "(...,)"
+                raise UsageError(f"Records: {name} has the shape {array.shape!r} where {wanted} is needed.")
+            # A view, so that the caller's own array stays writable.
+            array = array.view()
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+        images, boxes = len(self.image_ids), len(self.boxes_xyxy)
+        wanted_lengths = {
+            "path_offsets": images + 1,
+            "offsets": images + 1,
+            "sizes_hw": images,
+            "class_ids": boxes,
+            "crowd": boxes,
+            "areas": boxes,
+        }
+        for name, length in wanted_lengths.items():
+            if len(getattr(self, name)) != length:
+                raise UsageError(
+                    f"Records: {name} has {len(getattr(self, name))} rows where {images} images "
+                    f"and {boxes} boxes need {length}."
+                )
+        _check_offsets("offsets", self.offsets, boxes)
+        _check_offsets("path_offsets", self.path_offsets, len(self.path_bytes))
+        if len(self.names) != len(self.category_ids):
+            raise UsageError(f"Records: {len(self.names)} class names but {len(self.category_ids)} category ids.")
+        if len(set(self.category_ids)) != len(self.category_ids):
+            raise UsageError(f"Records: two classes share a category id: {self.category_ids!r}.")
+        if boxes and not 0 <= self.class_ids.min() <= self.class_ids.max() < len(self.names):
+            raise UsageError(
+                f"Records: class ids go from {self.class_ids.min()} to {self.class_ids.max()}, "
+                f"but there are {len(self.names)} class names."
+            )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Through the constructor: numpy forgets in a pickle that an array was read-only.
+        return partial(Records, **{f.name: getattr(self, f.name) for f in fields(self)}), ()
+
+    @classmethod
+    def from_lists(
+        cls,
+        *,
+        root: PathText,
+        paths: Sequence[PathText],
+        boxes_xyxy: Sequence[ArrayLike],
+        class_ids: Sequence[ArrayLike],
+        names: Sequence[str],
+        category_ids: Sequence[int] | None = None,
+        image_ids: Sequence[int] | None = None,
+        sizes_hw: Sequence[tuple[int, int]] | None = None,
+        crowd: Sequence[ArrayLike] | None = None,
+        areas: Sequence[ArrayLike] | None = None,
+    ) -> "Records":
+        """Pack lists with one entry an image.
+
+        What is left out gets a plain value: category ids 1, 2, 3 ..., image ids 0, 1, 2 ..., unknown sizes, no crowds,
+        the boxes' own areas.
+
+        Raises:
+            UsageError: the lists don't fit together.
+        """
+        per_image: dict[str, Sequence[Any] | None] = {
+            "boxes_xyxy": boxes_xyxy, "class_ids": class_ids, "image_ids": image_ids,
+            "sizes_hw": sizes_hw, "crowd": crowd, "areas": areas,
+        }  # fmt: skip
+        for name, values in per_image.items():
+            if values is not None and len(values) != len(paths):
+                raise UsageError(f"Records: {len(paths)} paths but {name} has {len(values)} entries.")
+        counts = [np.asarray(boxes).reshape(-1, 4).shape[0] for boxes in boxes_xyxy]
+        for i, (ids, count) in enumerate(zip(class_ids, counts, strict=True)):
+            if np.asarray(ids).size != count:
+                raise UsageError(f"Records: image {i} has {count} boxes but {np.asarray(ids).size} class ids.")
+        flat_boxes = _joined(boxes_xyxy, np.float32).reshape(-1, 4)
+        path_bytes, path_offsets = pack_paths(paths)
+        return cls(
+            root=Path(root),
+            path_bytes=path_bytes,
+            path_offsets=path_offsets,
+            image_ids=np.arange(len(paths)) if image_ids is None else np.asarray(image_ids, np.int64),
+            sizes_hw=np.zeros((len(paths), 2), np.int32) if sizes_hw is None else np.asarray(sizes_hw, np.int32),
+            boxes_xyxy=flat_boxes,
+            class_ids=_joined(class_ids, np.int32),
+            crowd=np.zeros(len(flat_boxes), np.bool_) if crowd is None else _joined(crowd, np.bool_),
+            areas=area_xyxy(flat_boxes).astype(np.float32) if areas is None else _joined(areas, np.float32),
+            offsets=_offsets(counts),
+            names=tuple(names),
+            category_ids=tuple(range(1, len(names) + 1)) if category_ids is None else tuple(category_ids),
+        )
+
+    def __len__(self) -> int:
+        return len(self.image_ids)
+
+    def relative_path(self, i: int) -> str:
+        """Return the path of image i below `root`, as the annotations wrote it."""
+        i = self._checked(i)
+        return self.path_bytes[self.path_offsets[i] : self.path_offsets[i + 1]].tobytes().decode(*_ENCODING)
+
+    def path(self, i: int) -> Path:
+        """Return where image i is."""
+        return self.root / self.relative_path(i)
+
+    def size_hw(self, i: int) -> tuple[int, int]:
+        """Return height and width of image i by the annotations, (0, 0) when they don't say."""
+        height, width = self.sizes_hw[i].tolist()
+        return height, width
+
+    def boxes(self, i: int) -> NDArray[np.float32]:
+        """Return the corners of the boxes of image i, a view (K, 4)."""
+        return self.boxes_xyxy[self._span(i)]
+
+    def class_ids_of(self, i: int) -> NDArray[np.int32]:
+        """Return the class ids of the boxes of image i, a view (K,)."""
+        return self.class_ids[self._span(i)]
+
+    def crowd_of(self, i: int) -> NDArray[np.bool_]:
+        """Return which boxes of image i stand for uncounted groups, a view (K,)."""
+        return self.crowd[self._span(i)]
+
+    def areas_of(self, i: int) -> NDArray[np.float32]:
+        """Return the areas of the objects of image i, a view (K,)."""
+        return self.areas[self._span(i)]
+
+    def image(self, i: int) -> ImageRecord:
+        """Return all that is known of image i."""
+        return ImageRecord(
+            path=self.path(i),
+            image_id=int(self.image_ids[i]),
+            size_hw=self.size_hw(i),
+            boxes_xyxy=self.boxes(i),
+            class_ids=self.class_ids_of(i),
+            crowd=self.crowd_of(i),
+            areas=self.areas_of(i),
+        )
+
+    def select(self, indices: Sequence[int] | NDArray[Any] | slice) -> "Records":
+        """Return the set of the chosen images in the given order; a mask or a slice will do too.
+
+        The classes stay, also those that no chosen image has.
+        """
+        if not isinstance(indices, slice):
+            array = np.asarray(indices)
+            indices = array if array.size else array.astype(np.int64)
+        index = np.arange(len(self))[indices]
+        letters, path_offsets = _gather(self.path_offsets, index)
+        rows, offsets = _gather(self.offsets, index)
+        return Records(
+            root=self.root,
+            path_bytes=self.path_bytes[letters],
+            path_offsets=path_offsets,
+            image_ids=self.image_ids[index],
+            sizes_hw=self.sizes_hw[index],
+            boxes_xyxy=self.boxes_xyxy[rows],
+            class_ids=self.class_ids[rows],
+            crowd=self.crowd[rows],
+            areas=self.areas[rows],
+            offsets=offsets,
+            names=self.names,
+            category_ids=self.category_ids,
+            missing=self.missing,
+        )
+
+    def differences(self, other: "Records") -> list[str]:
+        """Return the names of the fields that differ from another set; none means that both are the same."""
+        return [
+            f.name for f in fields(self) if not np.array_equal(getattr(self, f.name), getattr(other, f.name))
+        ]  # fmt: skip
+
+    def _checked(self, i: int) -> int:
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"image {i} of {len(self)}")
+        return i % len(self)
+
+    def _span(self, i: int) -> slice:
+        i = self._checked(i)
+        return slice(int(self.offsets[i]), int(self.offsets[i + 1]))
+
+
+def pack_paths(paths: Sequence[PathText]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return the two arrays that hold paths in `Records`: the bytes, and where each path begins.
+
+    Example:
+        >>> data, offsets = pack_paths(["a.jpg", "bc.jpg"])
+        >>> data.tobytes(), offsets.tolist()
+        (b'a.jpgbc.jpg', [0, 5, 11])
+    """
+    encoded = [os.fspath(path).encode(*_ENCODING) for path in paths]
+    return np.frombuffer(b"".join(encoded), np.uint8), _offsets([len(e) for e in encoded])
+
+
+def _offsets(counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    offsets = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
+
+
+def _gather(offsets: NDArray[np.int64], index: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows that the chosen images own, and the offsets of those rows when they lie side by side."""
+    counts = offsets[index + 1] - offsets[index]
+    packed = _offsets(counts)
+    rows = np.arange(packed[-1]) + np.repeat(offsets[index] - packed[:-1], counts)
+    return rows, packed
+
+
+def _joined(parts: Sequence[ArrayLike], dtype: Any) -> NDArray[Any]:
+    # An empty array in front: concatenate refuses an empty list.
+    return np.concatenate([np.zeros(0, dtype), *(np.asarray(part, dtype).reshape(-1) for part in parts)])
+
+
+def _check_offsets(name: str, offsets: NDArray[np.int64], end: int) -> None:
+    if offsets[0] != 0 or offsets[-1] != end or (np.diff(offsets) < 0).any():
+        raise UsageError(f"Records: {name} must rise from 0 to {end}, but goes from {offsets[0]} to {offsets[-1]}.")

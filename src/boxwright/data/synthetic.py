@@ -1,0 +1,295 @@
+"""Synthetic scenes: shapes on busy grounds, with exact boxes. A scene depends on (seed, index) alone."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import cv2
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from boxwright.core.errors import DataError, UsageError, suggest
+from boxwright.data.formats.coco import write_coco
+from boxwright.data.records import PathText, Records
+from boxwright.data.textures import clouds, colour, ramp, texture
+
+Pixels: TypeAlias = NDArray[np.float32]
+Window: TypeAlias = tuple[slice, slice]
+
+
+def _spokes(radii: Sequence[float] | NDArray[Any], angles: NDArray[Any] | None = None) -> Pixels:
+    """Return the points at these distances all around (0, 0), by default evenly spaced from the top."""
+    if angles is None:
+        angles = np.arange(len(radii)) * (2 * np.pi / len(radii)) - np.pi / 2
+    points = np.stack((np.cos(angles), np.sin(angles)), axis=1) * np.asarray(radii)[:, None]
+    return np.asarray(points, np.float32)
+
+
+_ARM = 0.32
+
+SHAPES: dict[str, Pixels] = {
+    "circle": _spokes([1.0] * 48),
+    "square": np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]], np.float32),
+    "triangle": _spokes([1.0] * 3),
+    "star": _spokes([1.0, 0.42] * 5),
+    "cross": np.array(
+        [[_ARM, -1], [_ARM, -_ARM], [1, -_ARM], [1, _ARM], [_ARM, _ARM], [_ARM, 1],
+         [-_ARM, 1], [-_ARM, _ARM], [-1, _ARM], [-1, -_ARM], [-_ARM, -_ARM], [-_ARM, -1]],
+        np.float32,
+    ),
+}  # fmt: skip
+"""The classes: outlines around (0, 0), points (N, 2)."""
+
+SMALLEST_SIDE = 12
+"""The longer side of a shape in pixels is from this up to half of the image's shorter side."""
+
+MIN_VISIBLE = 0.4
+"""Later shapes may hide earlier ones, but leave at least this part of each. So every shape drawn is in the truth."""
+
+MIN_INSIDE = 0.6
+"""A shape may hang over the edge of the image, but at least this part of it is inside."""
+
+_EMPTY_SCENES = 0.06
+_MOST_SHAPES = 9
+_TRIES = 8
+_MIN_CONTRAST = 45
+
+
+def draw_scene(
+    seed: int, index: int, size_hw: tuple[int, int] = (320, 320), classes: Sequence[str] | None = None
+) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.int32]]:
+    """Return one scene: the image (H, W, 3) in BGR, the boxes xyxy (N, 4) and their class ids (N,).
+
+    A box is tight around the whole shape as drawn, also around parts that a later shape hides, and cut to the image.
+    Some scenes have no shape.
+
+    Args:
+        seed: the scene's set.
+        index: the scene's place in the set.
+        size_hw: height and width, at least 64 each.
+        classes: names out of `SHAPES`, by class id; all of them when left out.
+
+    Raises:
+        UsageError: the size is too small, a class is unknown, or a number negative.
+
+    Example:
+        >>> image, boxes_xyxy, class_ids = draw_scene(seed=0, index=3, size_hw=(96, 128))
+        >>> image.shape, boxes_xyxy.shape[1], len(boxes_xyxy) == len(class_ids)
+        ((96, 128, 3), 4, True)
+    """
+    names = _checked_classes(classes)
+    if min(size_hw) < 64:
+        raise UsageError(f"size_hw={size_hw!r} is too small for a scene. Use at least 64 by 64.")
+    if seed < 0 or index < 0:
+        raise UsageError(f"seed={seed!r}, index={index!r}: neither may be negative.")
+    # The index is part of the seed, so no scene depends on how many were drawn before it.
+    rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(index,))))
+    canvas = _ground(rng, size_hw)
+    _add_clutter(rng, canvas)
+    boxes, class_ids = _add_shapes(rng, canvas, names)
+    return _photograph(rng, canvas), boxes, class_ids
+
+
+def generate_scenes(
+    folder: PathText,
+    *,
+    images: int,
+    seed: int,
+    size_hw: tuple[int, int] = (320, 320),
+    classes: Sequence[str] | None = None,
+) -> Records:
+    """Write scenes 0 to `images - 1` of a seed as a COCO set and return its records.
+
+    The folder gets `images/000000.jpg` ... and, last, `instances.json`; files of these names are overwritten. The same
+    arguments give the same bytes.
+
+    Raises:
+        UsageError: `images` is less than 1, the size is too small, or a class is unknown.
+        DataError: the folder can't be written.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     records = generate_scenes(folder, images=2, seed=1, size_hw=(64, 64))
+        >>> len(records), records.names
+        (2, ('circle', 'square', 'triangle', 'star', 'cross'))
+    """
+    if images < 1:
+        raise UsageError(f"images={images!r}: a set needs at least one scene.")
+    names = _checked_classes(classes)
+    root = Path(os.path.abspath(folder)) / "images"
+    paths = [f"{index:06d}.jpg" for index in range(images)]
+    all_boxes, all_class_ids = [], []
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for index, path in enumerate(paths):
+            image, boxes, class_ids = draw_scene(seed, index, size_hw, names)
+            # Not cv2.imwrite: it says no more than False when the disk is full.
+            (root / path).write_bytes(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 90])[1].tobytes())
+            all_boxes.append(boxes)
+            all_class_ids.append(class_ids)
+    except OSError as error:
+        raise DataError(f"Cannot write scenes to {str(root)!r}: {error.strerror}. Choose another folder.") from error
+    records = Records.from_lists(
+        root=root,
+        paths=paths,
+        boxes_xyxy=all_boxes,
+        class_ids=all_class_ids,
+        names=names,
+        sizes_hw=[size_hw] * images,
+    )
+    write_coco(records, root.parent / "instances.json")
+    return records
+
+
+def _checked_classes(classes: Sequence[str] | None) -> tuple[str, ...]:
+    names = tuple(SHAPES if classes is None else classes)
+    for name in names:
+        if name not in SHAPES:
+            raise UsageError(f"Unknown shape {name!r}.{suggest(name, SHAPES)} Choose from: {', '.join(SHAPES)}.")
+    if not names or len(set(names)) != len(names):
+        raise UsageError(f"classes={names!r}: name one or more different shapes out of {', '.join(SHAPES)}.")
+    return names
+
+
+def _ground(rng: Generator, size_hw: tuple[int, int]) -> Pixels:
+    first = colour(rng)
+    # Never two strong colours in a pattern: shapes are to stand out more than the ground does.
+    second = np.clip(first + rng.uniform(-60, 60, 3), 0, 255).astype(np.float32)
+    ground = texture(rng, size_hw, first, second, rng.uniform(8, 60))
+    ground = ground + clouds(rng, size_hw, int(rng.integers(2, 9))) * rng.uniform(5, 35)
+    return np.ascontiguousarray(ground, dtype=np.float32)
+
+
+def _add_clutter(rng: Generator, canvas: Pixels) -> None:
+    """Draw what is no shape: ragged soft patches, lines and curves."""
+    height, width = canvas.shape[:2]
+    side = min(height, width)
+    for _ in range(rng.integers(0, 5)):
+        # Uneven angles, or a patch may come out as a star.
+        angles = np.sort(rng.uniform(0, 2 * np.pi, rng.integers(9, 16)))
+        patch = _spokes(rng.uniform(0.25, 1.0, len(angles)), angles) * rng.uniform(0.06, 0.3) * side
+        cover = _cover(patch + rng.uniform((0, 0), (width, height)), _whole(canvas))
+        soft = np.asarray(cv2.GaussianBlur(cover, (0, 0), rng.uniform(1.5, 6)), np.float32)
+        _paint(canvas, soft, colour(rng), float(rng.uniform(0.3, 0.8)))
+    # OpenCV draws smooth lines on 8 bits only.
+    plate = np.clip(canvas, 0, 255).astype(np.uint8)
+    for _ in range(rng.integers(0, 9)):
+        points = np.round(rng.uniform((0, 0), (width, height), (int(rng.integers(2, 5)), 2)))
+        line = points.astype(np.int32).reshape(-1, 1, 2)
+        cv2.polylines(plate, [line], False, colour(rng).tolist(), int(rng.integers(1, 5)), cv2.LINE_AA)
+    for _ in range(rng.integers(0, 4)):
+        x, y = rng.integers((0, 0), (width, height)).tolist()
+        across, down = (rng.uniform(0.05, 0.4, 2) * side).astype(int).tolist()
+        turn, start, length = rng.uniform((0, 0, 30), (360, 360, 150)).tolist()
+        paint, thickness = colour(rng).tolist(), int(rng.integers(1, 4))
+        cv2.ellipse(plate, (x, y), (across, down), turn, start, start + length, paint, thickness, cv2.LINE_AA)
+    canvas[:] = plate
+
+
+def _add_shapes(rng: Generator, canvas: Pixels, names: Sequence[str]) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    """Draw shapes one over the other and return their boxes and class ids."""
+    size_hw = (canvas.shape[0], canvas.shape[1])
+    count = 0 if rng.random() < _EMPTY_SCENES else 1 + int(_MOST_SHAPES * rng.random() ** 1.6)
+    boxes: list[tuple[int, int, int, int]] = []
+    class_ids: list[int] = []
+    visible: list[NDArray[np.bool_]] = []
+    areas: list[int] = []
+    for _ in range(count):
+        class_id = int(rng.integers(len(names)))
+        for _ in range(_TRIES):
+            outline = _place(rng, SHAPES[names[class_id]], size_hw)
+            window = _window(outline, size_hw)
+            cover = _cover(outline, window)
+            solid = cover >= 0.5
+            area = int(np.count_nonzero(solid))
+            if area < MIN_INSIDE * cv2.contourArea(outline) or any(
+                np.count_nonzero(v) - np.count_nonzero(v[window] & solid) < MIN_VISIBLE * a
+                for v, a in zip(visible, areas, strict=True)
+            ):
+                continue
+            for v in visible:
+                v[window] &= ~solid
+            visible.append(np.zeros(size_hw, np.bool_))
+            visible[-1][window] = solid
+            areas.append(area)
+            x, y, width, height = cv2.boundingRect(solid.astype(np.uint8))
+            left, top = x + window[1].start, y + window[0].start
+            boxes.append((left, top, left + width, top + height))
+            class_ids.append(class_id)
+            _draw(rng, canvas[window], cover, float(np.ptp(outline, axis=0).max()))
+            break
+    return np.array(boxes, np.float32).reshape(-1, 4), np.array(class_ids, np.int32)
+
+
+def _place(rng: Generator, outline: Pixels, size_hw: tuple[int, int]) -> Pixels:
+    """Return the outline at a random size, stretch, turn and place, in pixels."""
+    height, width = size_hw
+    # Even over the logarithm: as many between 12 and 24 pixels as between 60 and 120.
+    side = np.exp(rng.uniform(np.log(SMALLEST_SIDE), np.log(min(size_hw) / 2)))
+    stretch = np.exp(rng.uniform(-0.15, 0.15))
+    angle = rng.uniform(0, 2 * np.pi)
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    shape = (outline * (stretch, 1 / stretch)) @ turn.T
+    low, high = shape.min(axis=0), shape.max(axis=0)
+    shape = (shape - (low + high) / 2) * (side / (high - low).max())
+    return np.asarray(shape + rng.uniform((0, 0), (width, height)), np.float32)
+
+
+def _window(outline: Pixels, size_hw: tuple[int, int]) -> Window:
+    """Return the part of the image that a shape and its shadow may touch."""
+    low, high = outline.min(axis=0), outline.max(axis=0)
+    margin = 0.3 * (high - low).max() + 4
+    (x1, y1), (x2, y2) = np.floor(low - margin).clip(0).astype(int), np.ceil(high + margin).astype(int)
+    return slice(int(y1), min(int(y2), size_hw[0])), slice(int(x1), min(int(x2), size_hw[1]))
+
+
+def _whole(canvas: Pixels) -> Window:
+    return slice(0, canvas.shape[0]), slice(0, canvas.shape[1])
+
+
+def _cover(outline: Pixels, window: Window) -> Pixels:
+    """Return how much of each pixel of a window an outline covers, 0 to 1, shape (H, W)."""
+    rows, columns = window
+    cover = np.zeros((rows.stop - rows.start, columns.stop - columns.start), np.uint8)
+    # OpenCV means the centre of a pixel by a whole number, boxes mean its corner.
+    points = np.round((outline - (columns.start + 0.5, rows.start + 0.5)) * 256).astype(np.int32).reshape(-1, 1, 2)
+    cv2.fillPoly(cover, [points], [255], cv2.LINE_AA, shift=8)
+    return np.asarray(cover, np.float32) / np.float32(255)
+
+
+def _paint(canvas: Pixels, cover: Pixels, surface: Pixels, strength: float = 1.0) -> None:
+    canvas += (surface - canvas) * (cover * np.float32(strength))[..., None]
+
+
+def _draw(rng: Generator, canvas: Pixels, cover: Pixels, side: float) -> None:
+    """Paint one shape: a shadow perhaps, a surface that differs from the ground, an edge perhaps."""
+    size_hw = (canvas.shape[0], canvas.shape[1])
+    if rng.random() < 0.4:
+        right, down = rng.uniform(-0.12, 0.12, 2) * side
+        shift = np.array([[1, 0, right], [0, 1, down]], np.float32)
+        shadow = cv2.GaussianBlur(cv2.warpAffine(cover, shift, size_hw[::-1]), (0, 0), max(1.0, side * 0.05))
+        _paint(canvas, np.asarray(shadow, np.float32), np.zeros(3, np.float32), float(rng.uniform(0.2, 0.6)))
+    ground = canvas[cover >= 0.5].mean(axis=0)
+    first = colour(rng, 0, 255)
+    while np.abs(first - ground).max() < _MIN_CONTRAST:
+        first = colour(rng, 0, 255)
+    second = np.clip(first + rng.uniform(-70, 70, 3), 0, 255).astype(np.float32)
+    _paint(canvas, cover, texture(rng, size_hw, first, second, max(4.0, side * rng.uniform(0.1, 0.3))))
+    if rng.random() < 0.3 and side > 24:
+        # Inside the outline, so that the box stays the outline's.
+        edge = 2 * max(1, int(side * rng.uniform(0.02, 0.07))) + 1
+        inner = cv2.erode(cover, np.ones((edge, edge), np.uint8))
+        _paint(canvas, cover - np.asarray(inner, np.float32), colour(rng, 0, 255))
+
+
+def _photograph(rng: Generator, canvas: Pixels) -> NDArray[np.uint8]:
+    """Return the canvas as a camera would see it: light from one side, a little blur, noise."""
+    low, high = np.sort(rng.uniform(0.55, 1.25, 2)).astype(np.float32)
+    lit = canvas * (low + (high - low) * ramp(rng, (canvas.shape[0], canvas.shape[1])))
+    if rng.random() < 0.4:
+        lit = np.asarray(cv2.GaussianBlur(lit, (0, 0), rng.uniform(0.4, 1.0)), np.float32)
+    noise = rng.standard_normal(canvas.shape, dtype=np.float32) * np.float32(rng.uniform(0, 9))
+    return np.asarray(np.rint(lit + noise).clip(0, 255), np.uint8)

@@ -1,0 +1,40 @@
+"""Weight files behind the session seam: the network is built around them and runs in PyTorch."""
+
+from pathlib import Path
+
+from boxwright.core.log import get_logger
+from boxwright.core.spec import Spec
+from boxwright.detector.weights import identify, load_weights, read_state
+from boxwright.detector.yolox import SIZES, Yolox, build
+from boxwright.recipes.models import ModelOptions, default_names
+from boxwright.runtimes.eager import EagerSession
+
+_log = get_logger(__name__)
+
+
+def read_checkpoint(path: Path, options: ModelOptions) -> tuple[Yolox, Spec]:
+    """Return the network with the file's weights, and its spec.
+
+    Raises:
+        CheckpointError: the file is missing, broken, or of another network.
+        UsageError: the options don't fit the file.
+    """
+    state, spec = read_state(path)
+    if spec is None:
+        model_name, num_classes = identify(state)
+        size = SIZES[model_name]
+        if options.names is None:
+            names, ids = default_names(num_classes, path)
+        else:  # `apply` puts the user's names in, once it has counted them
+            names, ids = tuple(f"class_{i}" for i in range(num_classes)), ()
+        spec = Spec(model=model_name, names=names, size_hw=size.input_hw, activation=size.act, category_ids=ids)
+    spec = options.apply(spec)
+    model = build(spec.model, spec.num_classes, spec.activation)
+    _log.debug("%s: %s", path.name, load_weights(model, state).sentence())
+    return model.eval(), spec
+
+
+def open_checkpoint(path: Path, options: ModelOptions) -> EagerSession:
+    """Return a PyTorch session over a weight file."""
+    model, spec = read_checkpoint(path, options)
+    return EagerSession(model, spec)

@@ -1,0 +1,184 @@
+"""From what a user calls MODEL to a session that runs: a name, a `.pth`, a safetensors file, an `.onnx`, an artifact folder.
+
+Nothing here imports torch; files that need it are opened by something the catalogue names.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from boxwright.core import catalogue
+from boxwright.core.coco_classes import COCO_CATEGORY_IDS, COCO_NAMES
+from boxwright.core.errors import CheckpointError, UsageError, suggest
+from boxwright.core.log import get_logger
+from boxwright.core.spec import OutputForm, Preprocessing, Spec
+from boxwright.detector.postprocess import anchor_grid
+from boxwright.runtimes.artifact import is_artifact, open_artifact
+from boxwright.runtimes.base import Session
+
+_log = get_logger(__name__)
+_SUFFIXES = (".safetensors", ".pth", ".onnx")
+_CHECKPOINTS = (".safetensors", ".pth", ".pt", ".ckpt", ".tar")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """What a user may say about a model file that does not say it itself; None leaves it to the file."""
+
+    names: tuple[str, ...] | None = None
+    size_hw: tuple[int, int] | None = None
+    preprocessing: Preprocessing | None = None
+    output: OutputForm | None = None
+    activation: str | None = None
+
+    def apply(self, spec: Spec) -> Spec:
+        """Return the spec with the user's words in place of the file's.
+
+        Raises:
+            UsageError: there are more or fewer names than classes.
+        """
+        if self.names is not None and len(self.names) != spec.num_classes:
+            raise UsageError(f"{len(self.names)} class names were given, but the model has {spec.num_classes} classes.")
+        category_ids = spec.category_ids
+        if self.names is not None and self.names != spec.names:
+            category_ids = ()
+        return replace(
+            spec,
+            names=self.names or spec.names,
+            size_hw=self.size_hw or spec.size_hw,
+            preprocessing=self.preprocessing or spec.preprocessing,
+            output=self.output or spec.output,
+            activation=self.activation or spec.activation,
+            category_ids=category_ids,
+        )
+
+
+def normalise_name(name: str) -> str:
+    """Return the catalogue's spelling of a model name: "yolox-s" is "yolox_s"."""
+    return name.lower().replace("-", "_")
+
+
+def find_model(model: str | Path) -> Path:
+    """Return the file or folder that MODEL means; a bare name is looked for in the usual places.
+
+    Raises:
+        CheckpointError: there is nothing there; the message says where was looked.
+    """
+    path = Path(model).expanduser()
+    if path.exists():
+        return path
+    name = normalise_name(str(model))
+    known = catalogue.names("model")
+    if name in known:
+        places = [Path(), Path("weights"), Path("weights") / name, Path("~/.cache/boxwright").expanduser()]
+        for place in places:
+            for suffix in _SUFFIXES:
+                if (place / f"{name}{suffix}").is_file():
+                    return place / f"{name}{suffix}"
+        raise CheckpointError(
+            f"No weights for {name!r} were found. Put {name}.pth, {name}.onnx or {name}.safetensors into one of "
+            f"{', '.join(repr(str(p)) for p in places)}, or give the file's path. Nothing is downloaded."
+        )
+    if path.suffix:
+        raise CheckpointError(f"There is no model file at {str(path)!r}. Check the path.")
+    raise CheckpointError(
+        f"{str(model)!r} is neither a file, nor an artifact folder, nor a model's name.{suggest(name, known)} "
+        f"Names: {', '.join(known)}."
+    )
+
+
+def open_model(model: str | Path, options: ModelOptions | None = None) -> Session:
+    """Return a session for MODEL.
+
+    Raises:
+        CheckpointError: there is no such model, or its file can't be used.
+        MissingDependencyError: the package that runs it is not installed.
+        UsageError: an option contradicts the file.
+    """
+    options = options or ModelOptions()
+    path = find_model(model)
+    if path.is_dir():
+        if not is_artifact(path):
+            raise CheckpointError(f"The folder {str(path)!r} holds no artifact.json: it is not an artifact.")
+        session = open_artifact(path)
+        if options.size_hw not in (None, session.spec.size_hw):
+            raise UsageError(f"The artifact's input size is {session.spec.size_hw!r} and can't be changed.")
+        session.spec = options.apply(session.spec)
+        return session
+    if path.suffix == ".onnx":
+        return _open_onnx(path, options)
+    if path.suffix in _CHECKPOINTS:
+        opened: Session = catalogue.load("opener", "checkpoint")(path, options)
+        return opened
+    raise CheckpointError(
+        f"{str(path)!r} is no known kind of model file. Use .pth, .safetensors, .onnx or an artifact folder."
+    )
+
+
+def default_names(num_classes: int, source: Path) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Return class names and category ids for a file that has none: COCO's for 80 classes, else numbered ones."""
+    if num_classes == len(COCO_NAMES):
+        _log.info("%s names no classes; it has 80, so COCO's names are used (--names changes that).", source.name)
+        return COCO_NAMES, COCO_CATEGORY_IDS
+    _log.warning("%s names no classes; they are called class_0 to class_%d (use --names).", source.name, num_classes - 1)
+    return tuple(f"class_{i}" for i in range(num_classes)), ()
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Return class names given as "a,b,c" or as a file with one name a line.
+
+    Raises:
+        UsageError: there is no name, or one twice.
+    """
+    path = Path(text).expanduser()
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else text.split(",")
+    names = tuple(line.strip() for line in lines if line.strip())
+    doubled = sorted({n for n in names if names.count(n) > 1})
+    if not names or doubled:
+        raise UsageError(f"--names {text!r} gives {f'{doubled[0]!r} twice' if doubled else 'no name'}.")
+    return names
+
+
+def _open_onnx(path: Path, options: ModelOptions) -> Session:
+    catalogue.load("runtime", "onnxruntime")  # answers a missing package with the pip command
+    from boxwright.runtimes.onnxruntime_ import OnnxFile, OnnxSession
+
+    file = OnnxFile(path)
+    if options.size_hw and file.size_hw and options.size_hw != file.size_hw:
+        raise UsageError(f"The input size of {path.name} is fixed to {file.size_hw!r}; {options.size_hw!r} can't be used.")
+    spec = file.stored_spec
+    if spec is None:
+        size_hw = file.size_hw or options.size_hw
+        if size_hw is None:
+            raise UsageError(f"{path.name} takes any input size and does not name one. Give it with --size.")
+        probe = file.run(np.full((file.batch or 1, 3, *size_hw), 114, np.float32))[0]
+        columns = probe.shape[-1]
+        if probe.ndim != 2 or columns < 6 or len(probe) != len(anchor_grid(size_hw, (8, 16, 32))[0]):
+            raise CheckpointError(
+                f"{path.name} gives an output of shape {probe.shape!r} for an input of {size_hw!r}: that is no YOLOX detector."
+            )
+        if options.names is None:
+            names, ids = default_names(columns - 5, path)
+        else:  # `apply` puts the user's names in, once it has counted them
+            names, ids = tuple(f"class_{i}" for i in range(columns - 5)), ()
+        form = options.output or guess_form(probe, size_hw)
+        _log.info("%s does not describe itself; its output is taken as %r.", path.name, form)
+        spec = Spec(names=names, size_hw=size_hw, output=form, category_ids=ids)
+    return OnnxSession(file, options.apply(spec))
+
+
+def guess_form(output: "np.ndarray[tuple[int, int], np.dtype[np.float32]]", size_hw: Sequence[int]) -> OutputForm:
+    """Return the form of an output (A, 5 + C), told by its values.
+
+    Raw objectness is a logit and mostly below 0. Decoded centres lie near their cells, hundreds of pixels apart;
+    raw ones are offsets of a few cells at most.
+    """
+    grid, step = anchor_grid((int(size_hw[0]), int(size_hw[1])), (8, 16, 32))
+    scores = output[:, 4:]
+    if scores.min() < 0 or scores.max() > 1:
+        return "raw"
+    off_by = np.abs(output[:, :2] - (grid + 0.5) * step)
+    as_offset = np.abs(output[:, :2]) * step
+    return "decoded" if np.median(off_by) < np.median(as_offset) else "scores"

@@ -1,0 +1,182 @@
+"""Predicting: image in, `Detections` out, one image or an endless stream. Needs no torch."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.core.errors import DataError, UsageError
+from boxwright.core.timing import Stopwatch
+from boxwright.core.types import Detections
+from boxwright.detector.postprocess import postprocess
+from boxwright.recipes.models import ModelOptions, open_model
+from boxwright.recipes.sources import Failure, Frame, Source, read_sources
+from boxwright.runtimes.base import Session
+from boxwright.vision.letterbox import letterbox, to_input, undo_letterbox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """Which boxes are kept."""
+
+    conf: float = 0.25
+    nms: float = 0.45
+    class_agnostic: bool = False
+    classes: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("conf", self.conf), ("nms", self.nms)):
+            if not 0 <= value <= 1:
+                raise UsageError(f"{name}={value!r} must lie between 0 and 1.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """A frame and what was found in it."""
+
+    frame: Frame
+    detections: Detections
+
+
+class Predictor:
+    """A detector ready for images.
+
+    Example:
+        >>> predictor = Predictor.load("yolox_nano.onnx")     # doctest: +SKIP
+        >>> for box, score, name in predictor("street.jpg"):  # doctest: +SKIP
+        ...     print(name, score, box)
+    """
+
+    def __init__(self, session: Session, thresholds: Thresholds | None = None) -> None:
+        self._session = session
+        self.thresholds = thresholds or Thresholds()
+        self.watch = Stopwatch()
+        if self.thresholds.classes is not None:  # an unknown class is refused now, not at the first image
+            Detections.empty(names=session.spec.names, size_hw=(1, 1)).filter(classes=self.thresholds.classes)
+
+    @classmethod
+    def load(
+        cls, model: str | Path, *, thresholds: Thresholds | None = None, options: ModelOptions | None = None
+    ) -> "Predictor":
+        """Return a predictor for a name, a `.pth`, a safetensors file, an `.onnx` or an artifact folder."""
+        return cls(open_model(model, options), thresholds)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The classes that the detector knows."""
+        return self._session.spec.names
+
+    @property
+    def session(self) -> Session:
+        """The model behind the predictor."""
+        return self._session
+
+    def __call__(self, source: Source) -> Detections:
+        """Return what is found in one image: a path, bytes, an array or a PIL image.
+
+        Raises:
+            DataError: the image can't be read.
+            UsageError: the source is more than one image; `stream` is for those.
+        """
+        results = self.stream(source)
+        first = next(results)
+        if isinstance(first, Failure):
+            raise first.error
+        if first.frame.index is not None or next(results, None) is not None:
+            raise UsageError(f"{first.frame.source!r} is not one image. Use stream() for folders and videos.")
+        return first.detections
+
+    def stream(
+        self, sources: Source | Sequence[Source] | Iterable[Frame | Failure], *, batch: int = 1
+    ) -> Iterator[Prediction | Failure]:
+        """Yield a prediction for each frame and a failure for each input that can't be read, in order.
+
+        At most `batch` frames are held at a time, so memory stays flat on an endless video.
+
+        Args:
+            sources: anything that `read_sources` takes, or frames themselves.
+            batch: how many images go through the network at once.
+        """
+        if batch < 1:
+            raise UsageError(f"batch={batch!r} must be at least 1.")
+        frames = sources if isinstance(sources, Iterator) else read_sources(sources)
+        waiting: list[Frame] = []
+        for frame in frames:
+            if isinstance(frame, Failure):
+                yield from self._predict(waiting)
+                waiting = []
+                yield frame
+                continue
+            waiting.append(frame)
+            if len(waiting) == batch:
+                yield from self._predict(waiting)
+                waiting = []
+        yield from self._predict(waiting)
+
+    def predict_batch(self, images: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        """Return what is found in each of several (H, W, 3) BGR images, which may differ in size."""
+        if not images:
+            return []
+        spec, keep = self._session.spec, self.thresholds
+        with self.watch.span("letterbox"):
+            batch = np.empty((len(images), *spec.size_hw, 3), np.uint8)
+            ratios = [letterbox(image, spec.size_hw, out)[1] for image, out in zip(images, batch, strict=True)]
+            inputs = to_input(batch, spec.preprocessing)
+        with self.watch.span("network"):
+            outputs = self._session(inputs)
+        found = []
+        with self.watch.span("boxes"):
+            for image, ratio, output in zip(images, ratios, outputs, strict=True):
+                boxes, scores, class_ids = postprocess(
+                    output,
+                    size_hw=spec.size_hw,
+                    strides=spec.strides,
+                    form=spec.output,
+                    conf=keep.conf,
+                    nms=keep.nms,
+                    class_agnostic=keep.class_agnostic,
+                )
+                size_hw = (image.shape[0], image.shape[1])
+                detections = Detections(
+                    boxes_xyxy=undo_letterbox(boxes, ratio, size_hw),
+                    scores=scores,
+                    class_ids=class_ids,
+                    names=spec.names,
+                    size_hw=size_hw,
+                )
+                found.append(detections if keep.classes is None else detections.filter(classes=keep.classes))
+        return found
+
+    def _predict(self, frames: list[Frame]) -> Iterator[Prediction | Failure]:
+        try:
+            found = self.predict_batch([f.image for f in frames])
+        except DataError as error:
+            for frame in frames:
+                yield Failure(source=frame.source, error=error)
+            return
+        for frame, detections in zip(frames, found, strict=True):
+            yield Prediction(frame=frame, detections=detections)
+
+    def close(self) -> None:
+        """Give back what the model holds."""
+        self._session.close()
+
+    def __enter__(self) -> "Predictor":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def predict(model: str | Path, source: Source, **thresholds: Any) -> Detections:
+    """Return what a model finds in one image; for more than one image, keep a `Predictor`.
+
+    Example:
+        >>> predict("yolox_nano.onnx", "street.jpg", conf=0.3)  # doctest: +SKIP
+    """
+    with Predictor.load(model, thresholds=Thresholds(**thresholds)) as predictor:
+        return predictor(source)

@@ -1,0 +1,182 @@
+"""Where images come from: files, folders, globs, videos, cameras, streams, stdin, arrays and PIL images.
+
+Everything is an iterator: one frame is in memory at a time, however long the video.
+"""
+
+import glob
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.core.errors import DataError, UsageError
+from boxwright.core.log import get_logger
+from boxwright.data.decode import IMAGE_SUFFIXES, decode_image, list_images, read_image
+
+_log = get_logger(__name__)
+VIDEO_SUFFIXES = frozenset({".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv", ".ts", ".mjpeg"})
+_STREAMS = ("rtsp://", "rtsps://", "rtmp://", "http://", "https://", "udp://", "tcp://")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """One image on its way to the detector.
+
+    Attributes:
+        source: what the user called it: a path, a URL, "camera 0", "stdin", "array 3".
+        image: (H, W, 3) uint8, BGR.
+        index: number of the frame in a video or stream, counted from 0; None for a still image.
+        fps: frames per second of the video it belongs to; 0 when the video does not say.
+    """
+
+    source: str
+    image: NDArray[np.uint8]
+    index: int | None = None
+    fps: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An input that could not be read; the others go on."""
+
+    source: str
+    error: DataError
+
+
+Source = str | Path | int | bytes | NDArray[Any] | Any
+
+
+def read_sources(sources: Source | Sequence[Source], *, stdin: BinaryIO | None = None) -> Iterator[Frame | Failure]:
+    """Yield the frames of one source or many, in order; what can't be read is yielded as a `Failure`.
+
+    A string or path is an image, a folder, a glob, a video, a URL, a camera's number or "-" for one image on stdin.
+    Arrays are (H, W, 3) BGR or (H, W) grey uint8, PIL images are themselves, bytes are an encoded image.
+
+    Raises:
+        UsageError: there is no source, or one is of a type that can't hold an image.
+    """
+    many: Iterable[Source] = sources if isinstance(sources, (list, tuple)) else [sources]
+    count = -1
+    for count, source in enumerate(many):
+        try:
+            yield from _read_one(source, count, stdin)
+        except DataError as error:
+            yield Failure(source=_label(source, count), error=error)
+    if count < 0:
+        raise UsageError("No source was given. Name at least one image, folder, video or stream.")
+
+
+def _label(source: Source, position: int) -> str:
+    if isinstance(source, int):
+        return f"camera {source}"
+    if isinstance(source, (str, Path)):
+        return "stdin" if str(source) == "-" else str(source)
+    return f"{'bytes' if isinstance(source, bytes) else 'array'} {position}"
+
+
+def _read_one(source: Source, position: int, stdin: BinaryIO | None) -> Iterator[Frame | Failure]:
+    label = _label(source, position)
+    if isinstance(source, bytes):
+        yield Frame(source=label, image=decode_image(source, label))
+    elif isinstance(source, int):
+        yield from _read_video(source, label)
+    elif isinstance(source, (str, Path)):
+        yield from _read_text(str(source), label, stdin)
+    else:
+        yield Frame(source=label, image=as_image(source))
+
+
+def _read_text(text: str, label: str, stdin: BinaryIO | None) -> Iterator[Frame | Failure]:
+    path = Path(text).expanduser()
+    if text == "-":
+        data = (stdin or sys.stdin.buffer).read()
+        yield Frame(source=label, image=decode_image(data, "stdin"))
+    elif text.isdecimal() and not path.exists():
+        yield from _read_video(int(text), f"camera {text}")
+    elif text.lower().startswith(_STREAMS):
+        yield from _read_video(text, label)
+    elif path.is_dir():
+        files = [p for p in list_images(path)] + sorted(p for p in path.iterdir() if _is_video(p))
+        if not files:
+            raise DataError(f"The folder {text!r} holds no image and no video. Known images: {_known(IMAGE_SUFFIXES)}.")
+        yield from _read_files(sorted(files))
+    elif not path.exists() and glob.has_magic(text):
+        files = sorted(Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file())
+        if not files:
+            raise DataError(f"No file matches {text!r}. Check the pattern.")
+        yield from _read_files(files)
+    else:
+        yield from _read_file(path)
+
+
+def _read_files(files: Sequence[Path]) -> Iterator[Frame | Failure]:
+    for file in files:
+        try:
+            yield from _read_file(file)
+        except DataError as error:
+            yield Failure(source=str(file), error=error)
+
+
+def _read_file(path: Path) -> Iterator[Frame]:
+    if _is_video(path) and path.is_file():
+        yield from _read_video(str(path), str(path))
+    else:
+        yield Frame(source=str(path), image=read_image(path))
+
+
+def _read_video(source: str | int, label: str) -> Iterator[Frame]:
+    capture = cv2.VideoCapture(source)
+    try:
+        if not capture.isOpened():
+            what = "camera" if isinstance(source, int) else "video or stream"
+            raise DataError(f"The {what} {source!r} can't be opened. Check that it exists and that its codec is known.")
+        fps = capture.get(cv2.CAP_PROP_FPS)
+        promised = int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
+        index = 0
+        while True:
+            ok, image = capture.read()
+            if not ok:
+                break
+            yield Frame(source=label, image=as_image(image), index=index, fps=max(float(fps), 0.0))
+            index += 1
+        if index == 0:
+            raise DataError(f"{label!r} was opened but gave no frame. The file may be cut off or of an unknown codec.")
+        if 0 < promised and index < promised:
+            _log.warning("%s ended after %d frames; its header promises %d.", label, index, promised)
+    finally:
+        capture.release()
+
+
+def as_image(value: Any) -> NDArray[np.uint8]:
+    """Return an array or PIL image as (H, W, 3) uint8 BGR.
+
+    Raises:
+        UsageError: it is neither, or an array of another shape or type.
+    """
+    if hasattr(value, "convert") and hasattr(value, "mode"):  # a PIL image, without importing PIL
+        return np.ascontiguousarray(np.asarray(value.convert("RGB"))[..., ::-1])
+    if not isinstance(value, np.ndarray):
+        raise UsageError(
+            f"A source of type {type(value).__name__!r} can't be read. Give a path, URL, camera number, bytes, "
+            "array or PIL image."
+        )
+    if value.dtype != np.uint8 or value.ndim not in (2, 3) or (value.ndim == 3 and value.shape[2] not in (1, 3, 4)):
+        raise UsageError(
+            f"An array source must be uint8 of shape (H, W, 3) in BGR order or (H, W), not {value.dtype} {value.shape!r}."
+        )
+    if value.ndim == 2 or value.shape[2] == 1:
+        return cv2.cvtColor(value, cv2.COLOR_GRAY2BGR)  # type: ignore[return-value]
+    return np.ascontiguousarray(value[..., :3])
+
+
+def _is_video(path: Path) -> bool:
+    return path.suffix.lower() in VIDEO_SUFFIXES
+
+
+def _known(suffixes: Iterable[str]) -> str:
+    return " ".join(sorted(suffixes))

@@ -1,0 +1,56 @@
+"""PyTorch as it is: the network runs op by op in fp32."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from boxwright.core import catalogue
+from boxwright.core.errors import CheckpointError
+from boxwright.core.spec import Spec
+
+_WEIGHTS = "weights.safetensors"
+
+
+class EagerSession:
+    """A torch module behind the session seam."""
+
+    def __init__(self, model: nn.Module, spec: Spec) -> None:
+        self.spec = spec
+        self._model = model.eval()
+
+    def __call__(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the (B, A, 5 + C) output of a (B, 3, H, W) input."""
+        with torch.inference_mode():
+            raw = self._model(torch.from_numpy(images))
+            out: NDArray[np.float32] = torch.cat(tuple(raw), dim=2).numpy()
+        return out
+
+    def close(self) -> None:
+        """Let go of the module."""
+        self._model = nn.Identity()
+
+
+class EagerRuntime:
+    """Keeps the weights as safetensors and rebuilds the network by its name in the catalogue."""
+
+    name = "eager"
+
+    def convert(self, model: Any, spec: Spec, folder: Path) -> None:
+        """Write the weights."""
+        catalogue.find("model", spec.model)
+        state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
+        save_file(state, folder / _WEIGHTS)
+
+    def load(self, folder: Path, spec: Spec) -> EagerSession:
+        """Return a session over the rebuilt network."""
+        model: nn.Module = catalogue.load("model", spec.model)(num_classes=spec.num_classes, act=spec.activation)
+        try:
+            model.load_state_dict(load_file(folder / _WEIGHTS))
+        except (RuntimeError, OSError) as error:
+            raise CheckpointError(f"The weights in {str(folder)!r} don't fit {spec.model}: {error}") from error
+        return EagerSession(model, spec)

@@ -1,0 +1,78 @@
+"""Image transforms with torchvision's names, arguments and random ranges, on OpenCV, numpy and torch's CPU kernels.
+
+Change `from torchvision import transforms` to `from boxwright.vision import transforms`. What is different:
+
+* Images go in as Pillow images, arrays (HWC or HW; RGB, 8-bit) or tensors (CHW); they come out as arrays, or as tensors
+  if they went in as tensors. `ToPILImage` makes Pillow images.
+* Image tensors are single images; call a transform on each image of a batch. `Normalize` and `RandomErasing` take
+  batches too.
+* `antialias=False` is obeyed for every image; torchvision can't switch antialiasing off for Pillow images.
+* `RandomChoice` and `RandomOrder` draw from torch's generator like all the others.
+* A wrong argument is a `UsageError`, which is a `ValueError`.
+
+How near the pixels come to Pillow's is said at the top of each file.
+
+Example:
+    >>> import numpy as np
+    >>> steps = Compose([Resize(32), CenterCrop(28), ToTensor(), Normalize([0.5], [0.5])])
+    >>> steps(np.zeros((48, 64, 3), np.uint8)).shape
+    torch.Size([3, 28, 28])
+"""
+
+from boxwright.vision.transforms import functional
+from boxwright.vision.transforms.colour import ColorJitter, Grayscale, RandomGrayscale
+from boxwright.vision.transforms.compose import Compose, Lambda, RandomApply, RandomChoice, RandomOrder
+from boxwright.vision.transforms.convert import ConvertImageDtype, Normalize, PILToTensor, ToPILImage, ToTensor
+from boxwright.vision.transforms.crop import CenterCrop, FiveCrop, RandomCrop, TenCrop
+from boxwright.vision.transforms.erase import RandomErasing
+from boxwright.vision.transforms.filter import GaussianBlur, RandomAdjustSharpness
+from boxwright.vision.transforms.flip import RandomHorizontalFlip, RandomVerticalFlip
+from boxwright.vision.transforms.image import InterpolationMode
+from boxwright.vision.transforms.pad import Pad
+from boxwright.vision.transforms.random_warp import RandomAffine, RandomPerspective, RandomRotation
+from boxwright.vision.transforms.resize import RandomResizedCrop, Resize
+from boxwright.vision.transforms.tone import (
+    RandomAutocontrast,
+    RandomEqualize,
+    RandomInvert,
+    RandomPosterize,
+    RandomSolarize,
+)
+
+__all__ = [
+    "CenterCrop",
+    "ColorJitter",
+    "Compose",
+    "ConvertImageDtype",
+    "FiveCrop",
+    "GaussianBlur",
+    "Grayscale",
+    "InterpolationMode",
+    "Lambda",
+    "Normalize",
+    "PILToTensor",
+    "Pad",
+    "RandomAdjustSharpness",
+    "RandomAffine",
+    "RandomApply",
+    "RandomAutocontrast",
+    "RandomChoice",
+    "RandomCrop",
+    "RandomEqualize",
+    "RandomErasing",
+    "RandomGrayscale",
+    "RandomHorizontalFlip",
+    "RandomInvert",
+    "RandomOrder",
+    "RandomPerspective",
+    "RandomPosterize",
+    "RandomResizedCrop",
+    "RandomRotation",
+    "RandomSolarize",
+    "RandomVerticalFlip",
+    "Resize",
+    "TenCrop",
+    "ToPILImage",
+    "ToTensor",
+    "functional",
+]

@@ -1,0 +1,286 @@
+"""Brightness, contrast, saturation and hue of RGB images (HWC, 8-bit, or floats from 0 to 1) and grey ones (HW).
+
+Against Pillow: brightness and contrast are equal up to 1 level (the grey mean of a contrast change may round the other
+way), saturation differs by at most 1 level. Hue works on OpenCV's 8-bit HSV, which is finer than Pillow's: on COCO
+photos the mean difference is under 0.5 levels and the 99th percentile 5, a tenth of Pillow's time.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from torch import nn
+
+from boxwright.core.errors import UsageError
+from boxwright.vision.transforms import chance
+from boxwright.vision.transforms.image import Pixels, apply, channels
+
+
+def colour_pixels(pixels: Pixels) -> Pixels:
+    """Return the pixels if colour transforms can work on them.
+
+    Raises:
+        UsageError: they are neither grey nor RGB, or neither 8-bit nor float.
+    """
+    if channels(pixels) not in (1, 3):
+        raise UsageError(
+            f"Colour transforms need 1 or 3 channels; the image has {channels(pixels)}. Convert it to RGB."
+        )
+    if pixels.dtype not in (np.uint8, np.float32, np.float64):
+        raise UsageError(f"Colour transforms need 8-bit or float images; this one is {pixels.dtype}. Convert it first.")
+    return pixels
+
+
+def look_up(pixels: Pixels, table: Pixels) -> Pixels:
+    """Return 8-bit pixels with every value exchanged for the one the table has for it: (256,) or (256, channels)."""
+    shaped = table.reshape(1, 256, -1) if table.ndim == 2 else table
+    return cv2.LUT(pixels, shaped).reshape(pixels.shape)
+
+
+def grey(pixels: Pixels) -> Pixels:
+    """Return the brightness that the eye sees, HW: 0.299 red, 0.587 green, 0.114 blue."""
+    if channels(pixels) == 1:
+        return pixels.reshape(pixels.shape[:2])
+    if pixels.dtype == np.float64:
+        return np.asarray(pixels @ np.array([0.299, 0.587, 0.114]))
+    return cv2.cvtColor(np.ascontiguousarray(pixels), cv2.COLOR_RGB2GRAY)
+
+
+def blend_table(base: float, factor: float) -> Pixels:
+    """Return the table that moves 8-bit values away from `base` by a factor, cutting off fractions as Pillow does."""
+    values = np.float32(base) + np.float32(factor) * (np.arange(256, dtype=np.float32) - np.float32(base))
+    return values.clip(0, 255).astype(np.uint8)
+
+
+def _from_constant(pixels: Pixels, base: float, factor: float) -> Pixels:
+    if pixels.dtype == np.uint8:
+        return look_up(pixels, blend_table(base, factor))
+    return (base + factor * (pixels - base)).clip(0, 1).astype(pixels.dtype)
+
+
+def blend(pixels: Pixels, other: Pixels, factor: float) -> Pixels:
+    """Return `other` moved towards the pixels, and beyond them for a factor above 1."""
+    if pixels.dtype == np.uint8:
+        # Pillow cuts fractions off where OpenCV rounds; the shift by just under a half does that too.
+        return cv2.addWeighted(pixels, factor, other, 1 - factor, -0.499).reshape(pixels.shape)
+    return (other + factor * (pixels - other)).clip(0, 1).astype(pixels.dtype)
+
+
+def rgb_to_grayscale(img: Any, num_output_channels: int = 1) -> Any:
+    """Return the image without colour: HW, or HWC with three equal channels; a tensor stays CHW.
+
+    Raises:
+        UsageError: neither 1 nor 3 channels are asked for.
+
+    Example:
+        >>> rgb_to_grayscale(np.full((1, 2, 3), 9, np.uint8))
+        array([[9, 9]], dtype=uint8)
+    """
+    if num_output_channels not in (1, 3):
+        raise UsageError(f"num_output_channels={num_output_channels!r} must be 1 or 3.")
+
+    def change(pixels: Pixels) -> Pixels:
+        single = grey(colour_pixels(pixels))
+        return single if num_output_channels == 1 else np.repeat(single[..., None], 3, axis=2)
+
+    return apply(img, change)
+
+
+def adjust_brightness(img: Any, brightness_factor: float) -> Any:
+    """Return the image darker (factor below 1, 0 is black) or brighter.
+
+    Raises:
+        UsageError: the factor is negative.
+
+    Example:
+        >>> adjust_brightness(np.array([[10, 200]], np.uint8), 1.5)
+        array([[ 15, 255]], dtype=uint8)
+    """
+    factor = _not_negative("brightness_factor", brightness_factor)
+    return apply(img, lambda pixels: _from_constant(colour_pixels(pixels), 0.0, factor))
+
+
+def adjust_contrast(img: Any, contrast_factor: float) -> Any:
+    """Return the image nearer to its mean grey (factor below 1, 0 is plain grey) or farther from it.
+
+    Raises:
+        UsageError: the factor is negative.
+    """
+    factor = _not_negative("contrast_factor", contrast_factor)
+
+    def change(pixels: Pixels) -> Pixels:
+        mean = float(grey(colour_pixels(pixels)).mean())
+        return _from_constant(pixels, int(mean + 0.5) if pixels.dtype == np.uint8 else mean, factor)
+
+    return apply(img, change)
+
+
+def adjust_saturation(img: Any, saturation_factor: float) -> Any:
+    """Return the image with paler (factor below 1, 0 is grey) or stronger colours; a grey image stays as it is.
+
+    Raises:
+        UsageError: the factor is negative.
+    """
+    factor = _not_negative("saturation_factor", saturation_factor)
+
+    def change(pixels: Pixels) -> Pixels:
+        if channels(colour_pixels(pixels)) == 1:
+            return pixels
+        return blend(pixels, np.repeat(grey(pixels)[..., None], 3, axis=2), factor)
+
+    return apply(img, change)
+
+
+def adjust_hue(img: Any, hue_factor: float) -> Any:
+    """Return the image with its colours moved along the circle of hues; a grey image stays as it is.
+
+    Args:
+        img: a Pillow image, an array (HWC or HW) or a tensor (CHW).
+        hue_factor: part of the circle, from -0.5 to 0.5; both ends give the opposite colours.
+
+    Raises:
+        UsageError: the factor is outside.
+    """
+    if not -0.5 <= hue_factor <= 0.5:
+        raise UsageError(f"hue_factor={hue_factor!r} must be between -0.5 and 0.5.")
+
+    def change(pixels: Pixels) -> Pixels:
+        if channels(colour_pixels(pixels)) == 1:
+            return pixels
+        if pixels.dtype == np.uint8:
+            hsv = cv2.cvtColor(np.ascontiguousarray(pixels), cv2.COLOR_RGB2HSV_FULL)
+            same = np.arange(256)
+            table = np.stack([(same + round(hue_factor * 256)) % 256, same, same], axis=1).astype(np.uint8)
+            return cv2.cvtColor(look_up(hsv, table), cv2.COLOR_HSV2RGB_FULL)
+        hsv = cv2.cvtColor(pixels.astype(np.float32), cv2.COLOR_RGB2HSV)
+        hsv[..., 0] = (hsv[..., 0] + hue_factor * 360) % 360
+        return cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB).astype(pixels.dtype)
+
+    return apply(img, change)
+
+
+def _not_negative(name: str, factor: float) -> float:
+    if factor < 0:
+        raise UsageError(f"{name}={factor!r} must not be negative.")
+    return float(factor)
+
+
+class ColorJitter(nn.Module):
+    """Gives the image with brightness, contrast, saturation and hue changed at random, in random order.
+
+    Args:
+        brightness: one number b for factors from max(0, 1 - b) to 1 + b, or (smallest, largest).
+        contrast: the same.
+        saturation: the same.
+        hue: one number h up to 0.5 for shifts from -h to h, or (smallest, largest).
+
+    Example:
+        >>> ColorJitter(0.4, 0.4, 0.4, 0.1)(np.zeros((6, 8, 3), np.uint8)).shape
+        (6, 8, 3)
+    """
+
+    def __init__(
+        self,
+        brightness: float | Sequence[float] = 0,
+        contrast: float | Sequence[float] = 0,
+        saturation: float | Sequence[float] = 0,
+        hue: float | Sequence[float] = 0,
+    ) -> None:
+        super().__init__()
+        self.brightness = _factors("brightness", brightness)
+        self.contrast = _factors("contrast", contrast)
+        self.saturation = _factors("saturation", saturation)
+        self.hue = _factors("hue", hue, middle=0.0, low=-0.5, high=0.5)
+
+    @staticmethod
+    def get_params(
+        brightness: Sequence[float] | None,
+        contrast: Sequence[float] | None,
+        saturation: Sequence[float] | None,
+        hue: Sequence[float] | None,
+    ) -> tuple[torch.Tensor, float | None, float | None, float | None, float | None]:
+        """Return a random order of the four changes and the factor of each; None where a range is None."""
+        order = torch.randperm(4)
+        first, second, third, fourth = (
+            None if limits is None else chance.uniform(limits[0], limits[1])
+            for limits in (brightness, contrast, saturation, hue)
+        )
+        return order, first, second, third, fourth
+
+    def forward(self, img: Any) -> Any:
+        """Return the changed image."""
+        order, *factors = self.get_params(self.brightness, self.contrast, self.saturation, self.hue)
+        changes: tuple[Callable[[Any, float], Any], ...]
+        changes = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
+        for index in order.tolist():
+            factor = factors[index]
+            if factor is not None:
+                img = changes[index](img, factor)
+        return img
+
+    def extra_repr(self) -> str:
+        """Return the arguments."""
+        return f"brightness={self.brightness}, contrast={self.contrast}, saturation={self.saturation}, hue={self.hue}"
+
+
+def _factors(
+    name: str, value: float | Sequence[float], middle: float = 1.0, low: float = 0.0, high: float = float("inf")
+) -> tuple[float, float] | None:
+    if isinstance(value, int | float):
+        if value < 0:
+            raise UsageError(f"{name}={value!r} must not be negative when it is one number.")
+        first, last = middle - value, middle + value
+        first = max(first, 0.0) if middle == 1.0 else first
+    elif len(value) == 2:
+        first, last = float(value[0]), float(value[1])
+    else:
+        raise UsageError(f"{name}={value!r} must be one number, or (smallest, largest).")
+    if not low <= first <= last <= high:
+        raise UsageError(f"{name}={value!r} must lie between {low} and {high}, the smaller number first.")
+    return None if first == last == middle else (first, last)
+
+
+class Grayscale(nn.Module):
+    """Gives the image without colour; arguments as `rgb_to_grayscale`.
+
+    Example:
+        >>> Grayscale(3)(np.zeros((6, 8, 3), np.uint8)).shape
+        (6, 8, 3)
+    """
+
+    def __init__(self, num_output_channels: int = 1) -> None:
+        super().__init__()
+        if num_output_channels not in (1, 3):
+            raise UsageError(f"num_output_channels={num_output_channels!r} must be 1 or 3.")
+        self.num_output_channels = num_output_channels
+
+    def forward(self, img: Any) -> Any:
+        """Return the grey image."""
+        return rgb_to_grayscale(img, self.num_output_channels)
+
+    def extra_repr(self) -> str:
+        """Return the arguments."""
+        return f"num_output_channels={self.num_output_channels}"
+
+
+class RandomGrayscale(nn.Module):
+    """Gives the image without colour, with as many channels as before, with probability `p`.
+
+    Example:
+        >>> RandomGrayscale(p=1)(np.zeros((6, 8, 3), np.uint8)).shape
+        (6, 8, 3)
+    """
+
+    def __init__(self, p: float = 0.1) -> None:
+        super().__init__()
+        self.p = chance.probability(p)
+
+    def forward(self, img: Any) -> Any:
+        """Return the image or the grey image."""
+        return rgb_to_grayscale(img, channels(img)) if chance.happens(self.p) else img
+
+    def extra_repr(self) -> str:
+        """Return the arguments."""
+        return f"p={self.p}"

@@ -1,0 +1,222 @@
+"""Changes of single values: inverted, fewer levels, stretched. 8-bit results are equal to Pillow's, value by value."""
+
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from boxwright.core.errors import UsageError
+from boxwright.vision.transforms import chance
+from boxwright.vision.transforms.colour import colour_pixels, look_up
+from boxwright.vision.transforms.image import Pixels, apply, channels
+
+_SAME = np.arange(256, dtype=np.uint8)
+
+
+def invert(img: Any) -> Any:
+    """Return the negative of the image.
+
+    Example:
+        >>> invert(np.array([[0, 200]], np.uint8))
+        array([[255,  55]], dtype=uint8)
+    """
+    return apply(img, lambda pixels: _top(colour_pixels(pixels)) - pixels)
+
+
+def posterize(img: Any, bits: int) -> Any:
+    """Return the image with only the upper `bits` of each 8-bit value.
+
+    Raises:
+        UsageError: `bits` is not from 0 to 8, or the image is not 8-bit.
+
+    Example:
+        >>> posterize(np.array([[255, 100]], np.uint8), 2)
+        array([[192,  64]], dtype=uint8)
+    """
+    _check_bits(bits)
+    mask = np.uint8(256 - 2 ** (8 - bits) if bits else 0)
+    return apply(img, lambda pixels: _eight_bit("posterize", pixels) & mask)
+
+
+def solarize(img: Any, threshold: float) -> Any:
+    """Return the image with all values from `threshold` up inverted.
+
+    Example:
+        >>> solarize(np.array([[100, 200]], np.uint8), 128)
+        array([[100,  55]], dtype=uint8)
+    """
+    return apply(img, lambda pixels: np.where(colour_pixels(pixels) < threshold, pixels, _top(pixels) - pixels))
+
+
+def autocontrast(img: Any) -> Any:
+    """Return the image with each channel stretched to the full range; a plain channel stays as it is.
+
+    Example:
+        >>> autocontrast(np.array([[10, 20, 30]], np.uint8))
+        array([[  0, 127, 255]], dtype=uint8)
+    """
+
+    def change(pixels: Pixels) -> Pixels:
+        flat = colour_pixels(pixels).reshape(-1, channels(pixels))
+        low, high = flat.min(axis=0), flat.max(axis=0)
+        if pixels.dtype == np.uint8:
+            tables = [_stretch(int(first), int(last)) for first, last in zip(low, high, strict=True)]
+            return look_up(pixels, np.stack(tables, axis=1))
+        scale = np.where(high > low, 1 / np.where(high > low, high - low, 1), 1)
+        return ((pixels - np.where(high > low, low, 0)) * scale).clip(0, 1).astype(pixels.dtype)
+
+    return apply(img, change)
+
+
+def equalize(img: Any) -> Any:
+    """Return the image with each channel's values spread evenly over the range.
+
+    Raises:
+        UsageError: the image is not 8-bit.
+    """
+
+    def change(pixels: Pixels) -> Pixels:
+        flat = _eight_bit("equalize", pixels).reshape(-1, channels(pixels))
+        tables = [_spread(np.bincount(flat[:, index], minlength=256)) for index in range(flat.shape[1])]
+        return look_up(pixels, np.stack(tables, axis=1))
+
+    return apply(img, change)
+
+
+def _stretch(low: int, high: int) -> Pixels:
+    if high <= low:
+        return _SAME
+    scale = 255.0 / (high - low)
+    return (np.arange(256) * scale - low * scale).clip(0, 255).astype(np.uint8)
+
+
+def _spread(counts: Pixels) -> Pixels:
+    used = counts[counts > 0]
+    step = int(used[:-1].sum()) // 255
+    if step == 0:
+        return _SAME
+    below = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    return ((step // 2 + below) // step).clip(0, 255).astype(np.uint8)
+
+
+def _top(pixels: Pixels) -> Any:
+    return pixels.dtype.type(255 if pixels.dtype == np.uint8 else 1)
+
+
+def _eight_bit(name: str, pixels: Pixels) -> Pixels:
+    if colour_pixels(pixels).dtype != np.uint8:
+        raise UsageError(f"{name} needs an 8-bit image; this one is {pixels.dtype}. Use it before ToTensor.")
+    return pixels
+
+
+def _check_bits(bits: int) -> None:
+    if not 0 <= bits <= 8:
+        raise UsageError(f"bits={bits!r} must be from 0 to 8.")
+
+
+class RandomInvert(nn.Module):
+    """Gives the negative of the image with probability `p`.
+
+    Example:
+        >>> RandomInvert(p=1)(np.array([[0, 200]], np.uint8))
+        array([[255,  55]], dtype=uint8)
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        self.p = chance.probability(p)
+
+    def forward(self, img: Any) -> Any:
+        """Return the image or its negative."""
+        return invert(img) if chance.happens(self.p) else img
+
+    def extra_repr(self) -> str:
+        """Return the arguments."""
+        return f"p={self.p}"
+
+
+class RandomPosterize(nn.Module):
+    """Gives the image with fewer bits a channel, with probability `p`.
+
+    Example:
+        >>> RandomPosterize(2, p=1)(np.array([[255, 100]], np.uint8))
+        array([[192,  64]], dtype=uint8)
+    """
+
+    def __init__(self, bits: int, p: float = 0.5) -> None:
+        super().__init__()
+        _check_bits(bits)
+        self.bits = bits
+        self.p = chance.probability(p)
+
+    def forward(self, img: Any) -> Any:
+        """Return the image as it is or with fewer bits."""
+        return posterize(img, self.bits) if chance.happens(self.p) else img
+
+    def extra_repr(self) -> str:
+        """Return the arguments."""
+        return f"bits={self.bits}, p={self.p}"
+
+
+class RandomSolarize(nn.Module):
+    """Gives the image with its bright values inverted, with probability `p`.
+
+    Example:
+        >>> RandomSolarize(128, p=1)(np.array([[100, 200]], np.uint8))
+        array([[100,  55]], dtype=uint8)
+    """
+
+    def __init__(self, threshold: float, p: float = 0.5) -> None:
+        super().__init__()
+        self.threshold = threshold
+        self.p = chance.probability(p)
+
+    def forward(self, img: Any) -> Any:
+        """Return the image as it is or solarized."""
+        return solarize(img, self.threshold) if chance.happens(self.p) else img
+
+    def extra_repr(self) -> str:
+        """Return the arguments."""
+        return f"threshold={self.threshold}, p={self.p}"
+
+
+class RandomAutocontrast(nn.Module):
+    """Gives the image stretched to the full range with probability `p`.
+
+    Example:
+        >>> RandomAutocontrast(p=1)(np.array([[10, 20, 30]], np.uint8))
+        array([[  0, 127, 255]], dtype=uint8)
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        self.p = chance.probability(p)
+
+    def forward(self, img: Any) -> Any:
+        """Return the image as it is or stretched."""
+        return autocontrast(img) if chance.happens(self.p) else img
+
+    def extra_repr(self) -> str:
+        """Return the arguments."""
+        return f"p={self.p}"
+
+
+class RandomEqualize(nn.Module):
+    """Gives the image with evenly spread values with probability `p`.
+
+    Example:
+        >>> RandomEqualize(p=1)(np.zeros((6, 8, 3), np.uint8)).shape
+        (6, 8, 3)
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        super().__init__()
+        self.p = chance.probability(p)
+
+    def forward(self, img: Any) -> Any:
+        """Return the image as it is or equalized."""
+        return equalize(img) if chance.happens(self.p) else img
+
+    def extra_repr(self) -> str:
+        """Return the arguments."""
+        return f"p={self.p}"

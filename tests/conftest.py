@@ -1,0 +1,7 @@
+"""Settings for every test."""
+
+from hypothesis import settings
+
+# Machines are shared and noisy: how long one example takes says nothing.
+settings.register_profile("boxwright", deadline=None)
+settings.load_profile("boxwright")

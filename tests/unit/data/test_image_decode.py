@@ -1,0 +1,211 @@
+import io
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from boxwright.core.errors import DataError
+from boxwright.data.decode import IMAGE_SUFFIXES, decode_image, list_images, read_image
+
+Bgr = NDArray[np.uint8]
+
+
+@pytest.fixture
+def picture() -> Bgr:
+    """40 by 60, smooth, with a red corner at the top left."""
+    ramp = np.linspace(40, 200, 60)[None, :, None] + np.linspace(0, 40, 40)[:, None, None]
+    image = np.repeat(ramp, 3, axis=2).astype(np.uint8)
+    image[:16, :16] = (0, 0, 255)
+    return image
+
+
+def encoded(picture: Bgr, kind: str = "JPEG", mode: str = "RGB", **options: object) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(picture[..., ::-1])).convert(mode).save(out, kind, **options)
+    return out.getvalue()
+
+
+def rotated(picture: Bgr, kind: str, orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encoded(picture, kind, exif=exif)
+
+
+def chunk(kind: bytes, body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF"])
+def test_lossless_kinds_come_exactly_in_bgr(picture: Bgr, kind: str) -> None:
+    image = decode_image(encoded(picture, kind), "x")
+    assert image.dtype == np.uint8
+    assert np.array_equal(image, picture)
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"quality": 100}])
+def test_a_jpeg_comes_nearly_so(picture: Bgr, options: dict[str, object]) -> None:
+    image = decode_image(encoded(picture, "JPEG", **options), "x").astype(int)
+    assert np.abs(image - picture).mean() < 4
+    assert image[2, 2].argmax() == 2
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
+@pytest.mark.parametrize(
+    ("orientation", "red_at"), [(1, (2, 2)), (3, (-3, -3)), (6, (2, -3)), (8, (-3, 2)), (2, (2, -3)), (5, (2, 2))]
+)
+def test_the_exif_orientation_is_applied(picture: Bgr, kind: str, orientation: int, red_at: tuple[int, int]) -> None:
+    image = decode_image(rotated(picture, kind, orientation), "x")
+    assert image.shape == ((60, 40, 3) if orientation >= 5 else (40, 60, 3))
+    blue, green, red = image[red_at].tolist()
+    assert red > 200
+    assert max(blue, green) < 60
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("JPEG", "L"), ("PNG", "L"), ("PNG", "LA"), ("PNG", "1")])
+def test_gray_becomes_three_equal_channels(picture: Bgr, kind: str, mode: str) -> None:
+    image = decode_image(encoded(picture, kind, mode), "x")
+    assert image.shape == (40, 60, 3)
+    assert np.array_equal(image[..., 0], image[..., 2])
+
+
+def test_alpha_is_dropped_and_a_palette_looked_up(picture: Bgr) -> None:
+    assert np.array_equal(decode_image(encoded(picture, "PNG", "RGBA"), "x"), picture)
+    assert decode_image(encoded(picture, "PNG", "P"), "x")[2, 2].tolist() == [0, 0, 255]
+
+
+def test_a_cmyk_jpeg_keeps_its_colours(picture: Bgr) -> None:
+    image = decode_image(encoded(picture, "JPEG", "CMYK"), "x").astype(int)
+    assert np.abs(image - picture).mean() < 5
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tiff", ".ppm"])
+def test_sixteen_bits_are_scaled_to_eight(suffix: str) -> None:
+    values = np.linspace(0, 65535, 64 * 64 * 3).astype(np.uint16).reshape(64, 64, 3)
+    image = decode_image(cv2.imencode(suffix, values)[1].tobytes(), "x")
+    assert image.dtype == np.uint8
+    assert (image.min(), image.max()) == (0, 255)
+    assert np.abs(image - values / 257).max() <= 1
+
+
+@pytest.mark.parametrize("part", [0.05, 0.3, 0.6, 0.9, 0.999])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP", "WEBP", "GIF"])
+def test_a_cut_off_file_is_refused(picture: Bgr, kind: str, part: float) -> None:
+    data = encoded(picture, kind)
+    with pytest.raises(DataError, match=r"Cannot read image 'half\.x': it is (cut off|damaged|no image)"):
+        decode_image(data[: int(len(data) * part)], "half.x")
+
+
+def test_a_progressive_jpeg_that_lost_its_last_scans_is_refused(picture: Bgr) -> None:
+    data = encoded(picture, "JPEG", progressive=True)
+    with pytest.raises(DataError, match="cut off"):
+        decode_image(data[: len(data) * 3 // 4], "x")
+
+
+def test_a_download_padded_with_zeros_is_refused(picture: Bgr) -> None:
+    data = encoded(picture, "JPEG")
+    with pytest.raises(DataError, match="cut off"):
+        decode_image(data[: len(data) // 2] + bytes(len(data) // 2), "x")
+
+
+def test_the_end_of_a_thumbnail_is_not_the_end_of_the_image(picture: Bgr) -> None:
+    small = encoded(picture[::4, ::4])
+    data = encoded(picture)
+    segment = b"Exif\0\0" + small
+    data = data[:2] + b"\xff\xe1" + struct.pack(">H", len(segment) + 2) + segment + data[2:]
+    assert decode_image(data, "x").shape == (40, 60, 3)
+    with pytest.raises(DataError, match="cut off"):
+        decode_image(data[:-40], "x")
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_bytes_behind_the_end_do_no_harm(picture: Bgr, kind: str) -> None:
+    data = encoded(picture, kind)
+    assert np.array_equal(decode_image(data + b"appended by a camera" * 500, "x"), decode_image(data, "x"))
+
+
+def test_fill_bytes_between_jpeg_segments_do_no_harm(picture: Bgr) -> None:
+    data = encoded(picture)
+    assert decode_image(data[:2] + b"\xff\xff" + data[2:], "x").shape == (40, 60, 3)
+
+
+@pytest.mark.parametrize("data", [b"hello", b"<html>not found</html>" * 20, b"\0" * 500, b"\xff\xd8\xff", b"\xff\xd8"])
+def test_what_is_no_image_is_refused(data: bytes) -> None:
+    with pytest.raises(DataError, match=r"Cannot read image 'x\.jpg'"):
+        decode_image(data, "x.jpg")
+
+
+def test_an_empty_file_is_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "none.jpg").touch()
+    with pytest.raises(DataError, match=r"none\.jpg': it is empty \(0 bytes\)"):
+        read_image(tmp_path / "none.jpg")
+
+
+def test_more_pixels_than_opencv_allows_are_refused() -> None:
+    header = struct.pack(">IIBBBBB", 40000, 40000, 8, 0, 0, 0, 0)
+    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"0")) + chunk(b"IEND", b"")
+    with pytest.raises(DataError, match="more pixels than OpenCV allows"):
+        decode_image(data, "huge.png")
+
+
+def test_a_long_narrow_image_is_read() -> None:
+    data = cv2.imencode(".png", np.full((2, 20000), 9, np.uint8))[1].tobytes()
+    assert decode_image(data, "x").shape == (2, 20000, 3)
+
+
+@pytest.mark.parametrize("name", ["plain.png", "with space.png", "größe-猫.png", "no_suffix"])
+def test_any_path_is_read(tmp_path: Path, picture: Bgr, name: str) -> None:
+    (tmp_path / name).write_bytes(encoded(picture, "PNG"))
+    assert np.array_equal(read_image(tmp_path / name), picture)
+    assert np.array_equal(read_image(str(tmp_path / name)), picture)
+
+
+def test_the_pixels_belong_to_the_caller(picture: Bgr) -> None:
+    image = decode_image(encoded(picture, "PNG"), "x")
+    image[:] = 0
+    assert image.flags.c_contiguous
+
+
+def test_a_missing_file_a_folder_and_a_loop_of_links_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"gone\.jpg': there is no such file"):
+        read_image(tmp_path / "gone.jpg")
+    with pytest.raises(DataError, match="it is a folder"):
+        read_image(tmp_path)
+    (tmp_path / "loop.jpg").symlink_to("loop.jpg")
+    with pytest.raises(DataError, match=r"loop\.jpg': .*symbolic links"):
+        read_image(tmp_path / "loop.jpg")
+    with pytest.raises(DataError, match="null byte"):
+        read_image("a\0b.jpg")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission_is_refused(tmp_path: Path, picture: Bgr) -> None:
+    (tmp_path / "secret.jpg").write_bytes(encoded(picture))
+    (tmp_path / "secret.jpg").chmod(0)
+    with pytest.raises(DataError, match=r"secret\.jpg': permission denied"):
+        read_image(tmp_path / "secret.jpg")
+
+
+def test_images_are_listed_sorted_and_hidden_ones_are_not(tmp_path: Path) -> None:
+    for name in ("b.jpg", "a.PNG", "._b.jpg", "notes.txt", "sub/c.webp", ".cache/d.jpg", "sub/e.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "folder.jpg").mkdir()
+    assert list_images(tmp_path) == [tmp_path / "a.PNG", tmp_path / "b.jpg"]
+    assert list_images(tmp_path, recursive=True)[-1] == tmp_path / "sub/c.webp"
+    assert len(list_images(tmp_path, recursive=True)) == 3
+
+
+def test_a_folder_that_is_not_there_can_not_be_listed(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nowhere': No such file"):
+        list_images(tmp_path / "nowhere")
+
+
+def test_suffixes_are_lower_case_with_a_dot() -> None:
+    assert {".jpg", ".jpeg", ".png"} <= IMAGE_SUFFIXES
+    assert all(s == s.lower() and s.startswith(".") for s in IMAGE_SUFFIXES)
