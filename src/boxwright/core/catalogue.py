@@ -46,11 +46,20 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
         "yolox_x": _yolox("yolox_x"),
         "yolov3": _yolox("yolov3"),
     },
+    "recipe": {
+        "train": Entry(target="boxwright.recipes.train:train", packages=("torch", "safetensors"), extra="train"),
+        "train_config": Entry(target="boxwright.recipes.train:TrainConfig", packages=("torch",), extra="train"),
+        "demo": Entry(target="boxwright.recipes.demo:run_demo", packages=("torch", "safetensors"), extra="train"),
+    },
     # Files that hold weights only: something with torch must build the network around them.
     "opener": {
         "checkpoint": Entry(
             target="boxwright.recipes.checkpoint:open_checkpoint", packages=("torch", "safetensors"), extra="train"
         ),
+    },
+    "measure": {
+        "network_cost": Entry(target="boxwright.recipes.checkpoint:measure_cost", packages=("torch",), extra="train"),
+        "onnx_cost": Entry(target="boxwright.recipes.onnx_file:measure_cost", packages=("onnx",), extra="export"),
     },
     "exporter": {
         "onnx": Entry(

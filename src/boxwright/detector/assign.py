@@ -107,21 +107,20 @@ def _candidate_mask(truths: Truths, size_hw: tuple[int, int], strides: Sequence[
     """
     levels = []
     for stride in strides:
-        near = _near_on_level(truths, size_hw, stride, _RADIUS[rule] * stride, None)
+        near = _near_on_level(truths, size_hw, stride, _RADIUS[rule] * stride)
         if rule == "legacy":
-            near = near | _near_on_level(truths, size_hw, stride, None, truths.boxes[..., 2:] / 2)
+            near = near | _near_on_level(truths, size_hw, stride, None)
         levels.append(near.flatten(1))
     return torch.cat(levels, dim=1)
 
 
-def _near_on_level(
-    truths: Truths, size_hw: tuple[int, int], stride: int, radius: float | None, half: Tensor | None
-) -> Tensor:  # (B, H, W)
+def _near_on_level(truths: Truths, size_hw: tuple[int, int], stride: int, radius: float | None) -> Tensor:
+    """Return which cells of a level are within `radius` of a box's centre, or without one inside a box, (B, H, W)."""
     sides = []
     for axis, length in ((0, size_hw[1]), (1, size_hw[0])):
         centre = (torch.arange(length // stride, device=truths.boxes.device) + 0.5) * stride
         middle = truths.boxes[..., axis, None]
-        reach = radius if half is None else half[..., axis, None]
+        reach = truths.boxes[..., 2 + axis, None] / 2 if radius is None else radius
         inside = (centre - (middle - reach) > 0) & ((middle + reach) - centre > 0)
         sides.append((inside & truths.valid[..., None]).float())  # (B, G, length)
     columns, rows = sides

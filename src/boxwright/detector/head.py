@@ -50,7 +50,7 @@ class DecoupledHead(nn.Module):
         self.stems = nn.ModuleList(ConvBlock(c, hidden, 1, act=act) for c in channels)
         # Every cell starts at probability 0.01, else the many empty cells swamp the first steps.
         for layer in (*self.cls_preds, *self.obj_preds):
-            nn.init.constant_(layer.bias, -math.log(99))  # type: ignore[arg-type]
+            nn.init.constant_(layer.bias, -math.log(99))
 
     def forward(self, pyramid: Pyramid) -> RawOutputs:
         """Return the raw outputs of all levels, stride 8 first."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import cv2
 import numpy as np
@@ -103,15 +104,16 @@ def suppress(
         return np.zeros(0, np.int64)
     rects = boxes_xyxy.astype(np.float64)
     rects[:, 2:] -= rects[:, :2]
+    # The stubs ask for sequences; OpenCV takes arrays as well, without a Python object a number.
+    nms: Any = cv2.dnn
     if class_ids is None:
-        kept = cv2.dnn.NMSBoxes(rects, scores, -1.0, threshold)  # type: ignore[call-overload]
+        kept = nms.NMSBoxes(rects, scores, -1.0, threshold)
     else:
-        kept = cv2.dnn.NMSBoxesBatched(rects, scores, class_ids.astype(np.int32), -1.0, threshold)  # type: ignore[call-overload]
+        kept = nms.NMSBoxesBatched(rects, scores, class_ids.astype(np.int32), -1.0, threshold)
     index = np.asarray(kept, dtype=np.int64).reshape(-1)
     return index[np.argsort(-scores[index], kind="stable")]
 
 
 def _sigmoid(x: Array) -> Array:
     with np.errstate(over="ignore"):
-        out: Array = 1 / (1 + np.exp(-x))
-    return out
+        return (1 / (1 + np.exp(-x))).astype(np.float32)

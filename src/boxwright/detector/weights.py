@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from boxwright.core.errors import CheckpointError
 from boxwright.core.spec import Spec
-from boxwright.detector.yolox import SIZES, build
+from boxwright.detector.sizes import SIZES
+from boxwright.detector.yolox import build
 
 State = Mapping[str, Tensor]
 
@@ -153,7 +154,7 @@ def load_weights(model: nn.Module, state: State) -> LoadReport:
     own = model.state_dict()
     given = {k: v for k, v in state.items() if not (k.startswith(_PREDICTION) and k in own and v.shape != own[k].shape)}
     left_out = tuple(k for k in state if k not in given)
-    wrong = [w for w in mismatches(model, {**given, **{k: own[k] for k in left_out}})]
+    wrong = mismatches(model, {**given, **{k: own[k] for k in left_out}})
     if wrong:
         raise CheckpointError(
             f"The checkpoint does not fit this model: {wrong[0]} ({len(wrong)} keys differ in all). "

@@ -2,10 +2,15 @@
 
 from pathlib import Path
 
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
 from boxwright.core.log import get_logger
 from boxwright.core.spec import Spec
+from boxwright.detector.sizes import SIZES
 from boxwright.detector.weights import identify, load_weights, read_state
-from boxwright.detector.yolox import SIZES, Yolox, build
+from boxwright.detector.yolox import Yolox, build
+from boxwright.recipes.info import Cost
 from boxwright.recipes.models import ModelOptions, default_names
 from boxwright.runtimes.eager import EagerSession
 
@@ -38,3 +43,13 @@ def open_checkpoint(path: Path, options: ModelOptions) -> EagerSession:
     """Return a PyTorch session over a weight file."""
     model, spec = read_checkpoint(path, options)
     return EagerSession(model, spec)
+
+
+def measure_cost(spec: Spec) -> Cost:
+    """Return parameters and GFLOPs (two for each multiply-add) of one image through the spec's network."""
+    with torch.device("meta"):  # shapes are enough, nothing is computed
+        model = build(spec.model, spec.num_classes, spec.activation).eval()
+        images = torch.zeros(1, 3, *spec.size_hw)
+    with FlopCounterMode(display=False) as counter, torch.inference_mode():
+        model(images)
+    return Cost(parameters=sum(p.numel() for p in model.parameters()), gflops=counter.get_total_flops() / 1e9)

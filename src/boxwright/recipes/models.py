@@ -1,4 +1,4 @@
-"""From what a user calls MODEL to a session that runs: a name, a `.pth`, a safetensors file, an `.onnx`, an artifact folder.
+"""From what a user calls MODEL to a session: a name, a `.pth`, a safetensors file, an `.onnx`, an artifact folder.
 
 Nothing here imports torch; files that need it are opened by something the catalogue names.
 """
@@ -122,7 +122,9 @@ def default_names(num_classes: int, source: Path) -> tuple[tuple[str, ...], tupl
     if num_classes == len(COCO_NAMES):
         _log.info("%s names no classes; it has 80, so COCO's names are used (--names changes that).", source.name)
         return COCO_NAMES, COCO_CATEGORY_IDS
-    _log.warning("%s names no classes; they are called class_0 to class_%d (use --names).", source.name, num_classes - 1)
+    _log.warning(
+        "%s names no classes; they are called class_0 to class_%d (use --names).", source.name, num_classes - 1
+    )
     return tuple(f"class_{i}" for i in range(num_classes)), ()
 
 
@@ -147,7 +149,9 @@ def _open_onnx(path: Path, options: ModelOptions) -> Session:
 
     file = OnnxFile(path)
     if options.size_hw and file.size_hw and options.size_hw != file.size_hw:
-        raise UsageError(f"The input size of {path.name} is fixed to {file.size_hw!r}; {options.size_hw!r} can't be used.")
+        raise UsageError(
+            f"The input size of {path.name} is fixed to {file.size_hw!r}; {options.size_hw!r} can't be used."
+        )
     spec = file.stored_spec
     if spec is None:
         size_hw = file.size_hw or options.size_hw
@@ -157,7 +161,8 @@ def _open_onnx(path: Path, options: ModelOptions) -> Session:
         columns = probe.shape[-1]
         if probe.ndim != 2 or columns < 6 or len(probe) != len(anchor_grid(size_hw, (8, 16, 32))[0]):
             raise CheckpointError(
-                f"{path.name} gives an output of shape {probe.shape!r} for an input of {size_hw!r}: that is no YOLOX detector."
+                f"{path.name} gives an output of shape {probe.shape!r} for an input of {size_hw!r}: "
+                "that is no YOLOX detector."
             )
         if options.names is None:
             names, ids = default_names(columns - 5, path)

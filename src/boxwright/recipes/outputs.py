@@ -5,7 +5,7 @@ Every writer appends; none keeps more than one frame in memory.
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, TextIO, get_args
 
@@ -50,7 +50,12 @@ class Outputs:
     """The writers a user asked for, behind one `write`; use it as a `with` block."""
 
     def __init__(self, folder: Path, formats: Iterable[str], category_ids: Sequence[int] = ()) -> None:
-        makers = {"images": _Pictures, "json": _JsonLines, "csv": _Csv, "yolo": _YoloText}
+        makers: dict[str, Callable[[Path, _Names], Writer]] = {
+            "images": _Pictures,
+            "json": _JsonLines,
+            "csv": _Csv,
+            "yolo": _YoloText,
+        }
         formats = list(dict.fromkeys(formats))
         for name in formats:
             if name not in FORMATS:
@@ -163,9 +168,7 @@ class _Csv:
         frame = prediction.frame
         for row in prediction.detections.to_list():
             index = "" if frame.index is None else frame.index
-            self._writer.writerow(
-                [frame.source, index, row["class"], row["class_id"], row["score"], *row["box_xyxy"]]
-            )
+            self._writer.writerow([frame.source, index, row["class"], row["class_id"], row["score"], *row["box_xyxy"]])
 
     def close(self) -> None:
         self._file.close()

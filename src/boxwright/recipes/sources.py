@@ -101,7 +101,7 @@ def _read_text(text: str, label: str, stdin: BinaryIO | None) -> Iterator[Frame 
     elif text.lower().startswith(_STREAMS):
         yield from _read_video(text, label)
     elif path.is_dir():
-        files = [p for p in list_images(path)] + sorted(p for p in path.iterdir() if _is_video(p))
+        files = list_images(path) + sorted(p for p in path.iterdir() if _is_video(p))
         if not files:
             raise DataError(f"The folder {text!r} holds no image and no video. Known images: {_known(IMAGE_SUFFIXES)}.")
         yield from _read_files(sorted(files))
@@ -146,7 +146,7 @@ def _read_video(source: str | int, label: str) -> Iterator[Frame]:
             index += 1
         if index == 0:
             raise DataError(f"{label!r} was opened but gave no frame. The file may be cut off or of an unknown codec.")
-        if 0 < promised and index < promised:
+        if promised > 0 and index < promised:
             _log.warning("%s ended after %d frames; its header promises %d.", label, index, promised)
     finally:
         capture.release()
@@ -167,7 +167,8 @@ def as_image(value: Any) -> NDArray[np.uint8]:
         )
     if value.dtype != np.uint8 or value.ndim not in (2, 3) or (value.ndim == 3 and value.shape[2] not in (1, 3, 4)):
         raise UsageError(
-            f"An array source must be uint8 of shape (H, W, 3) in BGR order or (H, W), not {value.dtype} {value.shape!r}."
+            "An array source must be uint8 of shape (H, W, 3) in BGR order or (H, W), "
+            f"not {value.dtype} {value.shape!r}."
         )
     if value.ndim == 2 or value.shape[2] == 1:
         return cv2.cvtColor(value, cv2.COLOR_GRAY2BGR)  # type: ignore[return-value]

@@ -79,7 +79,7 @@ def read_artifact(folder: Path) -> Artifact:
         values = json.loads((folder / _FILE).read_text(encoding="utf-8"))
         if values["format"] > FORMAT:
             raise CheckpointError(
-                f"{str(folder)!r} was written by a newer Boxwright (format {values['format']}, this one reads {FORMAT}). "
+                f"{str(folder)!r} was written by a newer Boxwright (format {values['format']}, not {FORMAT}). "
                 "Run: pip install -U boxwright"
             )
         artifact = Artifact(

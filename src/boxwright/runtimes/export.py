@@ -4,7 +4,6 @@ import json
 import logging
 import warnings
 from pathlib import Path
-from typing import cast
 
 import onnx
 import torch
@@ -64,7 +63,7 @@ def export_onnx(model: nn.Module, spec: Spec, path: Path) -> None:
         quiet.setLevel(level)
         model.train(was_training)
     assert program is not None
-    proto = cast(onnx.ModelProto, program.model_proto)
+    proto = program.model_proto
     entry = proto.metadata_props.add()
     entry.key, entry.value = "boxwright", json.dumps(spec.to_dict())
     onnx.save(proto, path)

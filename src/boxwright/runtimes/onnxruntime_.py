@@ -37,7 +37,7 @@ class OnnxFile:
         if len(inputs) != 1 or len(inputs[0].shape) != 4 or len(outputs) != 1:
             raise CheckpointError(
                 f"{str(path)!r} is not a detector of this family: it has inputs {[i.shape for i in inputs]!r} and "
-                f"outputs {[o.shape for o in outputs]!r}; one (B, 3, H, W) input and one (B, A, 5 + C) output are needed."
+                f"outputs {[o.shape for o in outputs]!r}; it needs one (B, 3, H, W) input and one (B, A, 5 + C) output."
             )
         self._input = inputs[0].name
         batch, _, height, width = (d if isinstance(d, int) else None for d in inputs[0].shape)

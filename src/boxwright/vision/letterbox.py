@@ -53,9 +53,7 @@ def to_input(batch: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[
     return values.transpose(0, 3, 1, 2)
 
 
-def undo_letterbox(
-    boxes_xyxy: NDArray[np.float32], ratio: float, size_hw: tuple[int, int]
-) -> NDArray[np.float32]:
+def undo_letterbox(boxes_xyxy: NDArray[np.float32], ratio: float, size_hw: tuple[int, int]) -> NDArray[np.float32]:
     """Return boxes in pixels of the original image of `size_hw`, cut to it."""
     height, width = size_hw
     boxes: NDArray[np.float32] = (boxes_xyxy / np.float32(ratio)).astype(np.float32)

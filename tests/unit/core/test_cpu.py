@@ -3,11 +3,11 @@ from dataclasses import FrozenInstanceError, dataclass
 from pathlib import Path
 
 import pytest
+from support.machines import NAMES, lay_out, write
 
 from boxwright.core.cpu import Core, Cpu, read_cpu, split_cores
 from boxwright.core.errors import UsageError
 from boxwright.core.procfs import parse_cpu_list
-from support.machines import NAMES, lay_out, write
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,9 @@ from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
+from support.machines import NAMES, lay_out, write
 
 from boxwright.core.memory import Memory, read_memory
-from support.machines import NAMES, lay_out, write
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 

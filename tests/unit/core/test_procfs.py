@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.machines import lay_out, write
 
 from boxwright.core.procfs import format_cpu_list, own_groups, parse_cpu_list, read_int, read_text
-from support.machines import lay_out, write
 
 
 @pytest.mark.parametrize(

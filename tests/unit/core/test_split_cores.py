@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.machines import lay_out
 
 from boxwright.core.cpu import Core, read_cpu, split_cores
 from boxwright.core.errors import UsageError
-from support.machines import lay_out
 
 
 def _machine(*sizes: int) -> list[Core]:

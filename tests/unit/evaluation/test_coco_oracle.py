@@ -25,7 +25,7 @@ NUMBERS = (
 
 @dataclass
 class Image:
-    """Truth rows: x1, y1, x2, y2, class id, crowd, part of the box area. Found rows: x1, y1, x2, y2, class id, score."""
+    """Truth rows: x1, y1, x2, y2, class id, crowd, part of box area. Found rows: x1, y1, x2, y2, class id, score."""
 
     image_id: int
     truth: list[tuple[float, ...]] = field(default_factory=list)

@@ -8,6 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from support.machines import lay_out, write
 
 import boxwright
 from boxwright.core.catalogue import CATALOGUE
@@ -22,7 +23,6 @@ from boxwright.recipes.doctor import (
     find_packages,
     install_command,
 )
-from support.machines import lay_out, write
 
 PROJECT = Path(__file__).parents[3] / "pyproject.toml"
 

@@ -19,7 +19,7 @@ _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 def gaussian_blur(img: Any, kernel_size: int | Sequence[int], sigma: float | Sequence[float] | None = None) -> Any:
     """Return the blurred image; at the edges it is mirrored without repeating the edge.
 
-    OpenCV weighs 8-bit images with 8-bit weights, so results differ from a computation in floats by 1 level at most.
+    OpenCV weighs 8-bit images with 8-bit weights, so results differ from a computation in floats by 2 levels at most.
 
     Args:
         img: a Pillow image, an array (HWC or HW) or a tensor (CHW).

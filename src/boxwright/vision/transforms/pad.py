@@ -43,11 +43,21 @@ def pad(
         margins = ((max(top, 0), max(bottom, 0)), (max(left, 0), max(right, 0)), (0, 0))[: pixels.ndim]
         if padding_mode != "constant":
             return np.pad(inner, margins, mode=_numpy_mode(padding_mode))
-        values = fill_values(fill, pixels)
-        height, width = (inner.shape[axis] + sum(margins[axis]) for axis in (0, 1))
-        result = np.empty((height, width, *pixels.shape[2:]), pixels.dtype)
-        result[...] = np.array(values if pixels.ndim == 3 else values[0]).astype(pixels.dtype)
-        result[margins[0][0] : height - margins[0][1], margins[1][0] : width - margins[1][1]] = inner
+        (above, below), (before, after) = margins[:2]
+        values = np.array(fill_values(fill, pixels)).astype(pixels.dtype)
+        result = np.empty(
+            (inner.shape[0] + above + below, inner.shape[1] + before + after, *pixels.shape[2:]), pixels.dtype
+        )
+        bottom_edge, right_edge = above + inner.shape[0], before + inner.shape[1]
+        # Only the margins are filled: writing three values a pixel over the whole image takes ten times as long.
+        for margin in (
+            np.s_[:above],
+            np.s_[bottom_edge:],
+            np.s_[above:bottom_edge, :before],
+            np.s_[above:bottom_edge, right_edge:],
+        ):
+            result[margin] = values if pixels.ndim == 3 else values[0]
+        result[above:bottom_edge, before:right_edge] = inner
         return result
 
     return apply(img, change)

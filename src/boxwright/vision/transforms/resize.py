@@ -11,11 +11,13 @@ same mean and 99th percentile, and up to 14 levels at a few hard edges. INTER_AR
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import cv2
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from boxwright.core.errors import UsageError
@@ -123,14 +125,28 @@ def resize_pixels(pixels: Pixels, target_hw: tuple[int, int], mode: Interpolatio
         return pixels
     if mode in _PILLOW_ONLY:
         return _resize_with_pillow(pixels, target_hw, mode)
+    if mode in _NEAREST:
+        return _resize_nearest(pixels, target_hw)
     for_opencv(pixels)
     shrinks = height < pixels.shape[0] or width < pixels.shape[1]
     if antialias and (mode is InterpolationMode.BICUBIC or (mode is InterpolationMode.BILINEAR and shrinks)):
         return _resize_with_torch(pixels, target_hw, mode)
     flag = cv2.INTER_LINEAR if mode is InterpolationMode.BILINEAR else cv2.INTER_CUBIC
-    # INTER_NEAREST_EXACT picks the pixels that Pillow picks; plain INTER_NEAREST is half a pixel off.
-    flag = cv2.INTER_NEAREST_EXACT if mode in _NEAREST else flag
     return like(pixels, cv2.resize(pixels, (width, height), interpolation=flag))
+
+
+def _resize_nearest(pixels: Pixels, target_hw: tuple[int, int]) -> Pixels:
+    # OpenCV's nearest modes pick other pixels than Pillow (in 4.10 the "exact" one too), and know fewer types of masks.
+    rows, columns = (_nearest(old, new) for old, new in zip(pixels.shape[:2], target_hw, strict=True))
+    return pixels.take(rows, axis=0).take(columns, axis=1)
+
+
+@lru_cache(maxsize=1024)
+def _nearest(old: int, new: int) -> NDArray[np.intp]:
+    # Pillow adds the step up pixel by pixel; its rounding errors decide where a sample falls between two pixels.
+    steps = np.full(new, old / new)
+    steps[0] *= 0.5
+    return np.minimum(np.cumsum(steps), old - 1).astype(np.intp)
 
 
 def _resize_with_torch(pixels: Pixels, target_hw: tuple[int, int], mode: InterpolationMode) -> Pixels:

@@ -2,13 +2,14 @@
 
 from typing import Any
 
+import cv2
 import numpy as np
 from torch import nn
 
 from boxwright.core.errors import UsageError
 from boxwright.vision.transforms import chance
 from boxwright.vision.transforms.colour import colour_pixels, look_up
-from boxwright.vision.transforms.image import Pixels, apply, channels
+from boxwright.vision.transforms.image import Pixels, apply
 
 _SAME = np.arange(256, dtype=np.uint8)
 
@@ -45,7 +46,13 @@ def solarize(img: Any, threshold: float) -> Any:
         >>> solarize(np.array([[100, 200]], np.uint8), 128)
         array([[100,  55]], dtype=uint8)
     """
-    return apply(img, lambda pixels: np.where(colour_pixels(pixels) < threshold, pixels, _top(pixels) - pixels))
+
+    def change(pixels: Pixels) -> Pixels:
+        if colour_pixels(pixels).dtype == np.uint8:
+            return look_up(pixels, np.where(np.arange(256) < threshold, _SAME, 255 - _SAME).astype(np.uint8))
+        return np.where(pixels < threshold, pixels, _top(pixels) - pixels)
+
+    return apply(img, change)
 
 
 def autocontrast(img: Any) -> Any:
@@ -57,13 +64,16 @@ def autocontrast(img: Any) -> Any:
     """
 
     def change(pixels: Pixels) -> Pixels:
-        flat = colour_pixels(pixels).reshape(-1, channels(pixels))
-        low, high = flat.min(axis=0), flat.max(axis=0)
+        planes = cv2.split(colour_pixels(pixels))
+        low = np.array([plane.min() for plane in planes])
+        high = np.array([plane.max() for plane in planes])
         if pixels.dtype == np.uint8:
             tables = [_stretch(int(first), int(last)) for first, last in zip(low, high, strict=True)]
             return look_up(pixels, np.stack(tables, axis=1))
-        scale = np.where(high > low, 1 / np.where(high > low, high - low, 1), 1)
-        return ((pixels - np.where(high > low, low, 0)) * scale).clip(0, 1).astype(pixels.dtype)
+        plain = high <= low
+        low[plain], high[plain] = 0, 1
+        stretched: Pixels = (pixels - low) / (high - low)
+        return stretched.clip(0, 1).astype(pixels.dtype)
 
     return apply(img, change)
 
@@ -76,8 +86,8 @@ def equalize(img: Any) -> Any:
     """
 
     def change(pixels: Pixels) -> Pixels:
-        flat = _eight_bit("equalize", pixels).reshape(-1, channels(pixels))
-        tables = [_spread(np.bincount(flat[:, index], minlength=256)) for index in range(flat.shape[1])]
+        planes = cv2.split(_eight_bit("equalize", pixels))
+        tables = [_spread(np.bincount(plane.ravel(), minlength=256)) for plane in planes]
         return look_up(pixels, np.stack(tables, axis=1))
 
     return apply(img, change)

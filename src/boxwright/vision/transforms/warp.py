@@ -62,15 +62,19 @@ def rotate(
     """
     mode = warp_mode(interpolation)
     height, width = size_hw(img)
+    quarters = angle % 360 / 90
+    fits = quarters in (0, 2) or (quarters in (1, 3) and (expand or height == width))
+    if fits and center is None:
+        # Whole turns need no sampling, and odd sides no half pixels.
+        return apply(img, lambda pixels: np.ascontiguousarray(np.rot90(pixels, int(quarters))))
     centre = _centre(center, height, width)
     radians = math.radians(angle)
-    # Rounded so that a quarter turn is exact and doesn't grow the image by a pixel.
-    cos, sin = round(math.cos(radians), 15), round(math.sin(radians), 15)
+    cos, sin = math.cos(radians), math.sin(radians)
     forward = _about(centre, np.array([[cos, sin], [-sin, cos]]))
     if expand:
         corners = np.array([[0, 0, 1], [width, 0, 1], [width, height, 1], [0, height, 1]]).T
-        turned = np.linalg.inv(forward)[:2] @ corners
-        turned = turned.round(9)
+        # Rounded, so that a whole number with a rounding error doesn't grow the image by a pixel.
+        turned = (np.linalg.inv(forward)[:2] @ corners).round(9)
         new_w, new_h = (int(math.ceil(side.max()) - math.floor(side.min())) for side in turned)
         forward = _shift((new_w - width) / 2, (new_h - height) / 2) @ forward
         width, height = new_w, new_h

@@ -1,0 +1,68 @@
+"""The `boxwright` command. Each verb is a file here: it parses, calls a recipe and prints.
+
+Help must be quick: this package imports no torch, no cv2 and no numpy until a verb runs.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from rich_argparse import RichHelpFormatter
+
+from boxwright import __version__
+from boxwright.core import log
+from boxwright.core.errors import BoxwrightError
+
+VERBS = {
+    "predict": "find objects in images, videos and streams",
+    "eval": "score a model on a labelled set (COCO AP)",
+    "train": "train a detector",
+    "info": "show a model's size, cost and classes",
+    "doctor": "show this machine and what is installed",
+    "demo": "run the whole job on made-up scenes, no data needed",
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of every verb."""
+    parser = argparse.ArgumentParser(
+        prog="boxwright",
+        description="Train, optimise and serve the YOLOX object detector fast on the machines people already have.",
+        formatter_class=RichHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"boxwright {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for verb, what in VERBS.items():
+        module = import_module(f"boxwright.cli.{verb.replace('eval', 'evaluate')}")
+        sub = verbs.add_parser(verb, help=what, description=module.__doc__, formatter_class=RichHelpFormatter)
+        module.add_arguments(sub)
+        group = sub.add_argument_group("output")
+        group.add_argument("--json", action="store_true", help="results as JSON on stdout, nothing else there")
+        group.add_argument("-v", "--verbose", action="store_true", help="say more on stderr")
+        group.add_argument("-q", "--quiet", action="store_true", help="warnings and errors only")
+        group.add_argument("--debug", action="store_true", help="log everything; show tracebacks")
+        sub.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 ok, 1 runtime, 2 usage, 3 data, 4 model, 5 export, 6 accuracy."""
+    args = build_parser().parse_args(argv)
+    log.configure("debug" if args.debug else "quiet" if args.quiet else "verbose" if args.verbose else "normal")
+    try:
+        code: int = args.run(args)
+        sys.stdout.flush()
+        return code
+    except BoxwrightError as error:
+        if args.debug:
+            raise
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our stdout went away, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

@@ -1,0 +1,44 @@
+"""Score a model on a labelled set: the 12 COCO numbers, AP of each class, images per second."""
+
+import argparse
+import json
+from pathlib import Path
+
+from boxwright.cli.options import add_model_arguments, fraction, model_options, positive
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this verb's arguments."""
+    add_model_arguments(parser)
+    parser.add_argument("--data", metavar="PATH", type=Path, required=True, help="a COCO json, or a folder with one")
+    parser.add_argument("--conf", type=fraction, default=0.001, help="least score (default 0.001, as official figures)")
+    parser.add_argument(
+        "--nms", type=fraction, default=0.65, help="overlap above which the lower box goes (default 0.65)"
+    )
+    parser.add_argument("--class-agnostic", action="store_true", help="suppress across classes too")
+    parser.add_argument("-b", "--batch", type=positive, default=8, help="images at once (default 8)")
+    parser.add_argument("--limit", metavar="N", type=positive, help="only the first N images")
+    parser.add_argument("--per-class", action="store_true", help="print each class too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Score, print; 3 if any image could not be read."""
+    from boxwright.cli.progress import progress_bar
+    from boxwright.recipes.evaluate import evaluate
+    from boxwright.recipes.predict import Predictor, Thresholds
+
+    thresholds = Thresholds(conf=args.conf, nms=args.nms, class_agnostic=args.class_agnostic)
+    with (
+        Predictor.load(args.model, thresholds=thresholds, options=model_options(args)) as predictor,
+        progress_bar("Scoring", hidden=args.quiet) as advance,
+    ):
+        result = evaluate(predictor, args.data, batch=args.batch, limit=args.limit, progress=advance)
+    if args.json:
+        print(json.dumps(result.to_dict(), ensure_ascii=False))
+    else:
+        print("\n".join(result.metrics.lines()))
+        if args.per_class:
+            for name, values in result.metrics.per_class.items():
+                print(f"{name:20} AP {values.AP:6.3f}  AP50 {values.AP50:6.3f}  boxes {values.truths}")
+        print(f"conf {args.conf:g}, nms {args.nms:g}; {result.timing}")
+    return 3 if result.failures else 0

@@ -1,0 +1,77 @@
+"""Arguments that several verbs share, and their way into the recipes."""
+
+import argparse
+from typing import TYPE_CHECKING
+
+from boxwright.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from boxwright.recipes.models import ModelOptions
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add MODEL and what a user may say about a file that does not say it itself."""
+    parser.add_argument(
+        "model", metavar="MODEL", help="a name (yolox_nano), .pth, .safetensors, .onnx or artifact folder"
+    )
+    group = parser.add_argument_group("model")
+    group.add_argument("--names", metavar="LIST", help="class names: a,b,c or a file with one name a line")
+    group.add_argument("--size", metavar="N|HxW", type=parse_size, help="input size in pixels, multiples of 32")
+    group.add_argument("--legacy", action="store_true", help="RGB, 0-1, ImageNet mean: official weights before 0.1.1")
+    group.add_argument(
+        "--output-form", choices=("raw", "scores", "decoded"), help="what an .onnx gives, if it is guessed wrong"
+    )
+    group.add_argument(
+        "--act", choices=("silu", "relu", "lrelu"), help="activation of a .pth, if it is not the model's usual one"
+    )
+
+
+def model_options(args: argparse.Namespace) -> "ModelOptions":
+    """Return the recipe's form of these arguments."""
+    from boxwright.recipes.models import ModelOptions, parse_names
+
+    return ModelOptions(
+        names=parse_names(args.names) if args.names else None,
+        size_hw=args.size,
+        preprocessing="legacy" if args.legacy else None,
+        output=args.output_form,
+        activation=args.act,
+    )
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Return (height, width) of "416" or "384x640"."""
+    parts = text.lower().split("x")
+    try:
+        sides = [int(p) for p in parts]
+    except ValueError:
+        sides = []
+    if len(sides) not in (1, 2) or min(sides) < 32 or any(s % 32 for s in sides):
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: use 416 or 384x640 (height x width), multiples of 32")
+    return sides[0], sides[-1]
+
+
+def positive(text: str) -> int:
+    """Return a whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1")
+    return int(text)
+
+
+def fraction(text: str) -> float:
+    """Return a number from 0 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number from 0 to 1")
+    return value
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """Return the parts of "a,b,c"."""
+    parts = tuple(p.strip() for p in text.split(",") if p.strip())
+    if not parts:
+        raise UsageError(f"{text!r} names nothing.")
+    return parts

@@ -1,0 +1,16 @@
+"""Folders for results: `exp`, `exp2`, `exp3` and so on."""
+
+from pathlib import Path
+
+
+def new_run_folder(base: Path) -> Path:
+    """Return a new, empty folder below `base`; two programs that ask at once get two folders."""
+    number = 1
+    while True:
+        folder = base / ("exp" if number == 1 else f"exp{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+        else:
+            return folder
