@@ -104,12 +104,10 @@ def suppress(
         return np.zeros(0, np.int64)
     rects = boxes_xyxy.astype(np.float64)
     rects[:, 2:] -= rects[:, :2]
+    groups = np.zeros(len(scores), np.int32) if class_ids is None else class_ids.astype(np.int32)
     # The stubs ask for sequences; OpenCV takes arrays as well, without a Python object a number.
-    nms: Any = cv2.dnn
-    if class_ids is None:
-        kept = nms.NMSBoxes(rects, scores, -1.0, threshold)
-    else:
-        kept = nms.NMSBoxesBatched(rects, scores, class_ids.astype(np.int32), -1.0, threshold)
+    nms: Any = cv2.dnn.NMSBoxesBatched
+    kept = nms(rects, scores, groups, -1.0, threshold)
     index = np.asarray(kept, dtype=np.int64).reshape(-1)
     return index[np.argsort(-scores[index], kind="stable")]
 

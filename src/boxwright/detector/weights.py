@@ -6,6 +6,7 @@ Our files are plain safetensors with the `Spec` as JSON in the header, so one fi
 import json
 import os
 import pickle
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,11 @@ from boxwright.detector.yolox import build
 
 State = Mapping[str, Tensor]
 
+# What torch.load was seen to raise for files that are cut off, no checkpoints, or hold other objects.
+_UNREADABLE = (
+    pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, IndexError, AttributeError, TypeError,
+    struct.error, OSError,
+)  # fmt: skip
 _METADATA_KEY = "boxwright"
 _PREDICTION = "head.cls_preds."
 
@@ -59,7 +65,7 @@ def read_state(path: Path) -> tuple[dict[str, Tensor], Spec | None]:
         return _read_safetensors(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
+    except _UNREADABLE as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(
             f"{str(path)!r} can't be read as a PyTorch checkpoint: {reason} "

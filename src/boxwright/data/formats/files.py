@@ -122,3 +122,14 @@ def bring_images(records: Records, names: Sequence[str], folder: Path, how: Brin
                 f"Cannot put {str(source)!r} at {str(target)!r}: another image is there. "
                 "Write to an empty folder, or rename one of them."
             )
+
+
+def some(names: Sequence[str], limit: int = 5) -> str:
+    """Return the first few names, and how many more there are.
+
+    Example:
+        >>> some(["a", "b", "c"], limit=2)
+        "'a', 'b' and 1 more"
+    """
+    shown = ", ".join(repr(name) for name in names[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"

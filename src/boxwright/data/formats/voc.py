@@ -1,29 +1,32 @@
-"""Pascal VOC: one xml an image, `read_voc` and `write_voc`."""
+"""Pascal VOC, one xml an image: `read_voc` and `write_voc`."""
 
 import logging
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
-from xml.etree import ElementTree
-from xml.sax.saxutils import escape
-
-import numpy as np
 
 from boxwright.core.errors import DataError, UsageError
 from boxwright.data.decode import list_images
 from boxwright.data.formats.faults import Fault, note
-from boxwright.data.formats.files import Bring, bring_images, exported_names, label_stems, read_lines, write_text
+from boxwright.data.formats.files import (
+    Bring,
+    bring_images,
+    exported_names,
+    label_stems,
+    read_lines,
+    some,
+    write_text,
+)
 from boxwright.data.formats.voc_folder import VocFolder, find_voc
+from boxwright.data.formats.voc_xml import VocXml, format_voc_xml, parse_voc_xml
 from boxwright.data.records import PathText, Records
 
 _log = logging.getLogger(__name__)
 
 Difficult = Literal["keep", "ignore"]
 """What objects marked difficult are: boxes like others (`keep`), or crowds that no score counts (`ignore`)."""
-
-_CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
 def read_voc(
@@ -37,19 +40,20 @@ def read_voc(
     """Return the images and boxes of a Pascal VOC set.
 
     The path is the folder with `Annotations/` and `JPEGImages/` (or `images/`), the folder above it, or a folder of xml
-    files beside their images. An xml and its image have the same name but for the ending.
+    files beside their images. An xml and its image have the same name but for the ending. Images without an xml are
+    left out; an xml without an image is left out, logged, and named in `Records.missing`.
 
-    Coordinates are taken as they are written. The original VOC counts pixels from 1, and its boxes lie half a pixel to
-    the lower right of ours; most tools that write this format count from 0, and nothing in a file says which it is.
+    Coordinates are taken as they are written. The original VOC counts pixels from 1 and includes the last one; most
+    tools that write this format today count from 0, and nothing in a file says which it is.
 
     Args:
         path: where the set is.
         split: a list in `ImageSets/Main` ("train", "val", "trainval", "test"), or a folder of that name with its own
-            xml files. None takes every list; where there are no lists, every xml.
+            xml files. None takes all of them.
         names: the classes in their order. By default those of `labels.txt` or `classes.txt` in the set's folder, else
-            all that occur in the whole set, in the order of the alphabet.
-        difficult: whether difficult objects count.
-        faults: gets what is wrong in label files. Without it the first error is raised.
+            all that occur in the whole set, sorted.
+        difficult: what objects marked difficult are.
+        faults: gets all that is wrong in the xml files. Without it the first error is raised.
 
     Raises:
         DataError: there is no such set or split, or an xml is wrong.
@@ -61,25 +65,52 @@ def read_voc(
         raise DataError(f"There is no Pascal VOC set at {str(path)!r}: no folder with xml files. Check the path.")
     chosen = voc.choose(split)
     # Every xml is read, not only those of the split: class ids must be the same in all splits.
-    parsed = {part: _read_folder(part.labels) for part in voc.parts.values()}
+    parsed = {part.labels: _parse_folder(part.labels) for part in voc.parts.values()}
     classes = list(names) if names is not None else _listed_names(voc)
     if classes is None:
-        classes = sorted({o.name for part in parsed.values() for a in part.values() for o in a.objects})
+        classes = sorted({thing.name for part in parsed.values() for xml in part.values() for thing in xml.objects})
     if not classes:
         raise DataError(f"No xml of {str(voc.root)!r} has an object, so there are no class names. Give them as names.")
+
     root = chosen[0][0].images if len(chosen) == 1 else voc.root
-    packer = _Packer(root, classes, difficult, faults)
+    paths: list[str] = []
+    xmls: list[VocXml] = []
+    missing: list[str] = []
     for part, listed in chosen:
-        packer.add(part, parsed[part], listed)
-    return packer.records(str(path))
+        xml_of, images = parsed[part.labels], _images_by_stem(part.images)
+        below = os.path.relpath(part.images, root)
+        stems = list(xml_of) if listed is None else [_known_stem(entry, xml_of, images) for entry in listed]
+        for stem in stems:
+            xml = xml_of.get(stem)
+            image = _image_of(stem, xml, images)
+            if image is None:
+                missing.append(os.path.normpath(os.path.join(below, xml.filename if xml and xml.filename else stem)))
+            elif xml is not None:
+                paths.append(os.path.normpath(os.path.join(below, image)))
+                xmls.append(xml)
+        wanted = images if listed is None else stems
+        for stem in sorted(set(wanted) & (set(images) - set(xml_of))):
+            file = str(part.images / images[stem][0])
+            message = f"The image {file!r} has no xml and is left out."
+            note(faults, Fault(rule="unlabelled-image", severity="warning", path=file, message=message))
+    if not paths:
+        raise DataError(
+            f"None of the {len(missing)} images of {str(path)!r} was found, the first being {some(missing, 1)}. "
+            f"Put the images into {str(root)!r}."
+        )
+    if missing:
+        _log.warning(
+            "%d images that %r names are not in %r and are left out: %s.",
+            len(missing), str(path), str(root), some(missing),
+        )  # fmt: skip
+    return replace(_pack(root, paths, xmls, classes, difficult, faults), missing=tuple(missing))
 
 
 def write_voc(records: Records, folder: PathText, *, split: str = "train", images: Bring = "copy") -> None:
     """Write a set as `Annotations/`, `JPEGImages/`, `ImageSets/Main/<split>.txt` and `labels.txt`.
 
     `read_voc` gives the same images, sizes, boxes, classes and crowds back, in the same order. Image ids, category ids
-    and mask areas have no place in this format. Crowds are marked `iscrowd`, and difficult for other readers. Several
-    splits may go to one folder, one call each.
+    and mask areas have no place in this format. Several splits may go to one folder, one call each.
 
     Raises:
         DataError: a file can't be written, or the folder holds a set with other classes.
@@ -92,72 +123,72 @@ def write_voc(records: Records, folder: PathText, *, split: str = "train", image
         raise DataError(f"{str(labels)!r} lists other classes than the set to be written. Choose an empty folder.")
     bring_images(records, names, root / "JPEGImages", images)
     for i, (name, stem) in enumerate(zip(names, stems, strict=True)):
-        write_text(root / "Annotations" / f"{stem}.xml", _to_xml(records, i, name))
+        text = format_voc_xml(records.image(i), os.path.basename(name), records.names)
+        write_text(root / "Annotations" / f"{stem}.xml", text)
     write_text(root / "ImageSets" / "Main" / f"{split}.txt", "".join(f"{stem}\n" for stem in stems))
     write_text(labels, "".join(f"{name}\n" for name in records.names))
 
 
-@dataclass(slots=True, kw_only=True)
-class _Object:
-    name: str
-    box_xyxy: list[float]
-    difficult: bool
-    crowd: bool
+def _pack(
+    root: Path,
+    paths: Sequence[str],
+    xmls: Sequence[VocXml],
+    names: Sequence[str],
+    difficult: Difficult,
+    faults: list[Fault] | None,
+) -> Records:
+    class_of = {name: n for n, name in enumerate(names)}
+    kept = []
+    for path, xml in zip(paths, xmls, strict=True):
+        image = str(root / path)
+        for sentence in xml.wrong:
+            note(faults, Fault(rule="bad-label", severity="error", path=image, message=sentence))
+        for thing in xml.objects:
+            if thing.name not in class_of:
+                sentence = f"{str(xml.file)!r}: {thing.name!r} is none of the classes {some(list(names))}."
+                note(faults, Fault(rule="unknown-class", severity="error", path=image, message=sentence))
+        kept.append([thing for thing in xml.objects if thing.name in class_of])
+    return Records.from_lists(
+        root=root,
+        paths=paths,
+        boxes_xyxy=[[thing.box_xyxy for thing in things] for things in kept],
+        class_ids=[[class_of[thing.name] for thing in things] for things in kept],
+        crowd=[[t.crowd or (t.difficult and difficult == "ignore") for t in things] for things in kept],
+        names=names,
+        sizes_hw=[xml.size_hw for xml in xmls],
+    )
 
 
-@dataclass(slots=True, kw_only=True)
-class _Annotation:
-    """What one xml says, with a sentence for each thing in it that makes no sense."""
-
-    file: Path
-    filename: str = ""
-    size_hw: tuple[int, int] = (0, 0)
-    objects: list[_Object] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
+def _parse_folder(folder: Path) -> dict[str, VocXml]:
+    """Return what each xml of a folder says, by its path below the folder without the ending."""
+    files = sorted(folder.rglob("*.xml"), key=lambda file: os.path.splitext(file)[0])
+    return {file.relative_to(folder).with_suffix("").as_posix(): parse_voc_xml(file) for file in files}
 
 
-class _Packer:
-    """Gathers images and boxes of several folders."""
+def _images_by_stem(folder: Path) -> dict[str, list[str]]:
+    images: dict[str, list[str]] = {}
+    for path in list_images(folder, recursive=True):
+        name = path.relative_to(folder).as_posix()
+        images.setdefault(os.path.splitext(name)[0], []).append(name)
+    return images
 
-    def __init__(self, root: Path, names: list[str], difficult: Difficult, faults: list[Fault] | None) -> None:
-        self._root, self._names, self._difficult, self._faults = root, names, difficult, faults
-        self._class_of = {name: n for n, name in enumerate(names)}
-        self._paths: list[str] = []
-        self._sizes: list[tuple[int, int]] = []
-        self._objects: list[list[_Object]] = []
-        self._missing: list[str] = []
 
-    def add(self, part: VocPart, annotations: dict[str, _Annotation], listed: list[str] | None) -> None:
-        images: dict[str, list[str]] = {}
-        for path in list_images(part.images, recursive=True):
-            name = path.relative_to(part.images).as_posix()
-            images.setdefault(os.path.splitext(name)[0], []).append(name)
-        for stem in images:
-            if stem not in annotations and (listed is None or stem in listed):
-                self._note("unlabelled-image", part.images / images[stem][0], "there is no xml for it: left out")
-        below = os.path.relpath(part.images, self._root)
-        for entry in annotations if listed is None else listed:
-            stem = _stem(entry, annotations, images)
-            annotation = annotations.get(stem)
-            image = _image_of(stem, annotation, images)
-            if image is None:
-                self._missing.append(os.path.normpath(os.path.join(below, (annotation and annotation.filename) or stem)))
-            elif annotation is not None:
-                self._add_image(part.images / image, os.path.normpath(os.path.join(below, image)), annotation)
+def _image_of(stem: str, xml: VocXml | None, images: Mapping[str, Sequence[str]]) -> str | None:
+    """Return the image that belongs to an xml: the one of its name, else the one that it names."""
+    named = xml.filename.replace("\\", "/") if xml else ""
+    found = images.get(stem) or images.get(os.path.splitext(named)[0], [])
+    # Several images may share the stem; then the xml's own word decides.
+    return next((name for name in found if os.path.basename(name) == os.path.basename(named)), next(iter(found), None))
 
-    def _add_image(self, path: Path, name: str, annotation: _Annotation) -> None:
-        for sentence in annotation.wrong:
-            self._note("bad-label", path, f"{str(annotation.file)!r}: {sentence}")
-        known = []
-        for thing in annotation.objects:
-            if thing.name in self._class_of:
-                known.append(thing)
-            else:
-                sentence = f"{str(annotation.file)!r}: {thing.name!r} is none of the {len(self._names)} classes."
-                self._note("unknown-class", path, sentence)
-        self._paths.append(name)
-        self._sizes.append(annotation.size_hw)
-        self._objects.append(known)
 
-    def records(self, where: str) -> Records:
-        ...
+def _known_stem(entry: str, *known: Collection[str]) -> str:
+    """Return the name that a line of a list means: the line itself, or without an ending or a trailing 1 or -1."""
+    candidates = (entry, os.path.splitext(entry)[0], *entry.rsplit(None, 1)[:1])
+    return next((c for c in candidates if any(c in k for k in known)), entry)
+
+
+def _listed_names(voc: VocFolder) -> list[str] | None:
+    for name in ("labels.txt", "classes.txt"):
+        if (voc.root / name).is_file():
+            return read_lines(voc.root / name)
+    return None

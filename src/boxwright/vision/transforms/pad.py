@@ -75,7 +75,7 @@ def check_padding(padding: int | Sequence[int], padding_mode: str) -> tuple[int,
     """
     if padding_mode not in _PADDING_MODES:
         raise UsageError(f"Unknown padding_mode {padding_mode!r}. Choose from: {', '.join(_PADDING_MODES)}.")
-    values = (padding,) if isinstance(padding, int) else tuple(padding)
+    values = (padding,) if isinstance(padding, int | np.integer) else tuple(padding)
     if len(values) not in (1, 2, 4) or not all(isinstance(value, int | np.integer) for value in values):
         raise UsageError(
             f"padding={padding!r} must be 1, 2 or 4 whole numbers: all sides, (left and right, top and bottom), "

@@ -146,7 +146,8 @@ def _nearest(old: int, new: int) -> NDArray[np.intp]:
     # Pillow adds the step up pixel by pixel; its rounding errors decide where a sample falls between two pixels.
     steps = np.full(new, old / new)
     steps[0] *= 0.5
-    return np.minimum(np.cumsum(steps), old - 1).astype(np.intp)
+    places: NDArray[np.float64] = np.cumsum(steps)
+    return places.clip(max=old - 1).astype(np.intp)
 
 
 def _resize_with_torch(pixels: Pixels, target_hw: tuple[int, int], mode: InterpolationMode) -> Pixels:

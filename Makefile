@@ -1,0 +1,50 @@
+# make demo, make test: each sets up what is missing first.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+READY = $(VENV)/.ready
+
+.PHONY: help setup demo test check unit fmt bench docs clean
+
+help:
+	@echo "make demo    the whole job on made-up scenes, no data and no network needed"
+	@echo "make test    lint, types, contracts and all tests"
+	@echo "make setup   the virtual environment alone (the others do it when it is missing)"
+	@echo "make check   lint, types and contracts only"
+	@echo "make fmt     format the code"
+	@echo "make bench   the benchmarks: ratios to a baseline of the same run"
+	@echo "make clean   remove the virtual environment and all caches"
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable ".[export,plots]" --group dev
+	touch $(READY)
+
+demo: setup
+	$(BIN)/boxwright demo
+
+test: check unit
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+unit: setup
+	$(BIN)/python -m pytest
+
+fmt: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup
+	for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist

@@ -1,0 +1,121 @@
+"""How strongly training images are changed: `AugmentRecipe`, and the numbers of each model."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from boxwright.core.errors import UsageError, suggest
+
+STEP = 32
+"""Input sizes are multiples of this: the network's largest stride."""
+
+Anchor = Literal["corner", "centre"]
+"""Which point of the mosaic's canvas the affine map keeps in its place: the top left of both, or the middle of both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AugmentRecipe:
+    """How strongly training images are changed. Angles are in degrees, shifts in parts of the input size.
+
+    Attributes:
+        mosaic_prob: how often four images are joined; the others are letterboxed.
+        degrees: the mosaic is rotated by up to this, either way.
+        translate: and shifted by up to this.
+        scale: and scaled by a factor between these.
+        shear: and sheared by up to this, on both axes.
+        anchor: the point of the canvas that the affine map starts from. "corner" is what YOLOX has done since 0.2,
+            "centre" what it did before.
+        mixup_prob: how often a mosaic is blended, half and half, with one more image.
+        mixup_scale: that image is scaled by a factor between these.
+        hsv_prob: how often colours are changed.
+        hsv_gains: by up to this, in steps of 8-bit HSV: hue (of 180), saturation, value (of 256).
+        flip_prob: how often the result is mirrored left to right.
+        multiscale: how many steps of 32 a batch may be smaller and larger than the input size; None for no change.
+
+    Example:
+        >>> recipe_for("yolox_nano").no_aug().mosaic_prob
+        0.0
+    """
+
+    mosaic_prob: float = 1.0
+    degrees: float = 10.0
+    translate: float = 0.1
+    scale: tuple[float, float] = (0.1, 2.0)
+    shear: float = 2.0
+    anchor: Anchor = "corner"
+    mixup_prob: float = 1.0
+    mixup_scale: tuple[float, float] = (0.5, 1.5)
+    hsv_prob: float = 1.0
+    hsv_gains: tuple[float, float, float] = (5.0, 30.0, 30.0)
+    flip_prob: float = 0.5
+    multiscale: tuple[int, int] | None = (-5, 5)
+
+    def __post_init__(self) -> None:
+        for name in ("mosaic_prob", "mixup_prob", "hsv_prob", "flip_prob"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"{name}={getattr(self, name)!r} is no probability. Use 0 to 1.")
+        for name in ("degrees", "translate", "shear"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name}={getattr(self, name)!r} is negative. It goes both ways by itself.")
+        if self.shear >= 45:
+            raise UsageError(f"shear={self.shear!r} could fold the image flat. Use less than 45 degrees.")
+        for name in ("scale", "mixup_scale"):
+            low, high = getattr(self, name)
+            if not 0 < low <= high:
+                raise UsageError(f"{name}={(low, high)!r} is no range of factors. Use two above 0, the smaller first.")
+        if not all(0 <= gain <= top for gain, top in zip(self.hsv_gains, (90, 255, 255), strict=True)):
+            raise UsageError(f"hsv_gains={self.hsv_gains!r} is out of range. Use up to 90, 255 and 255.")
+        if self.anchor not in ("corner", "centre"):
+            raise UsageError(f"Unknown anchor {self.anchor!r}. Choose from: corner, centre.")
+        if self.multiscale is not None and not self.multiscale[0] <= 0 <= self.multiscale[1]:
+            raise UsageError(f"multiscale={self.multiscale!r} must hold 0: so many steps smaller, so many larger.")
+
+    def no_aug(self) -> "AugmentRecipe":
+        """Return the recipe of the last epochs: colours, flip and batch sizes stay, mosaic and mixup are off."""
+        return replace(self, mosaic_prob=0.0, mixup_prob=0.0)
+
+    def batch_size_hw(self, size_hw: tuple[int, int], u: float) -> tuple[int, int]:
+        """Return the image size of a batch for a number `u` from 0 to below 1; the sides keep their ratio.
+
+        Example:
+            >>> AugmentRecipe(multiscale=(-5, 5)).batch_size_hw((640, 640), 0.0)
+            (480, 480)
+        """
+        if self.multiscale is None:
+            return size_hw
+        base = size_hw[0] // STEP
+        low, high = max(base + self.multiscale[0], 1), base + self.multiscale[1]
+        steps = low + int(u * (high - low + 1))
+        return STEP * steps, STEP * max(int(steps * size_hw[1] / size_hw[0]), 1)
+
+
+# The two light models learn from mosaics that are scaled less, at 416 on batches of 320 to 640, and without mixup.
+_LIGHT = AugmentRecipe(scale=(0.5, 1.5), mixup_prob=0.0, multiscale=(-3, 7))
+_FULL = AugmentRecipe()
+
+RECIPES: dict[str, AugmentRecipe] = {
+    "yolox_nano": replace(_LIGHT, mosaic_prob=0.5),
+    "yolox_tiny": _LIGHT,
+    "yolox_s": _FULL,
+    "yolox_m": _FULL,
+    "yolox_l": _FULL,
+    "yolox_x": _FULL,
+    "yolov3": _FULL,
+}
+"""The recipe that each model was published with."""
+
+
+def recipe_for(model: str) -> AugmentRecipe:
+    """Return the recipe that a model was published with.
+
+    Raises:
+        UsageError: there is no such model.
+
+    Example:
+        >>> recipe_for("yolox_tiny").scale
+        (0.5, 1.5)
+    """
+    if model not in RECIPES:
+        raise UsageError(
+            f"No augmentation recipe for model {model!r}.{suggest(model, RECIPES)} Choose from: {', '.join(RECIPES)}."
+        )
+    return RECIPES[model]

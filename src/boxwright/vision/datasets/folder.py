@@ -1,0 +1,195 @@
+"""Classified images: one folder a class."""
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from boxwright.core.errors import DataError, UsageError
+from boxwright.vision.datasets.decode import check_min_side, load_image
+from boxwright.vision.datasets.pair import PairTransform
+
+IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+default_loader = load_image
+
+
+def find_classes(directory: str | Path) -> tuple[list[str], dict[str, int]]:
+    """Return the names of the folders in a folder, sorted, and the number of each.
+
+    Raises:
+        DataError: there are none.
+    """
+    try:
+        classes = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir())
+    except OSError as error:
+        raise DataError(f"Can't read the folder {str(directory)!r}: {error.strerror}.") from error
+    if not classes:
+        raise DataError(f"The folder {str(directory)!r} holds no class folders. Expected root/class/image.jpg.")
+    return classes, {name: index for index, name in enumerate(classes)}
+
+
+def make_dataset(
+    directory: str | Path,
+    class_to_idx: dict[str, int] | None = None,
+    extensions: str | Sequence[str] | None = None,
+    is_valid_file: Callable[[str], bool] | None = None,
+    allow_empty: bool = False,
+) -> list[tuple[str, int]]:
+    """Return (path, class number) of every file that belongs to a class, in sorted order.
+
+    Args:
+        directory: the folder of class folders.
+        class_to_idx: the number of each class folder; by default those of `find_classes`.
+        extensions: endings of the files that count, in any case.
+        is_valid_file: decides by the path instead of by the ending; give exactly one of the two.
+        allow_empty: let a class have no file.
+
+    Raises:
+        UsageError: both or none of `extensions` and `is_valid_file` are given, or there is no class.
+        DataError: a class has no file.
+    """
+    if (extensions is None) == (is_valid_file is None):
+        raise UsageError("Give exactly one of extensions and is_valid_file.")
+    if class_to_idx is None:
+        class_to_idx = find_classes(directory)[1]
+    if not class_to_idx:
+        raise UsageError("class_to_idx must name at least one class.")
+    endings = (extensions,) if isinstance(extensions, str) else tuple(extensions or ())
+    endings = tuple(ending.lower() for ending in endings)
+    samples: list[tuple[str, int]] = []
+    empty = []
+    for name in sorted(class_to_idx):
+        before = len(samples)
+        # Links are followed, as in torchvision: data sets are often assembled from them.
+        for folder, _, files in sorted(os.walk(os.path.join(directory, name), followlinks=True)):
+            for file in sorted(files):
+                path = os.path.join(folder, file)
+                if is_valid_file(path) if is_valid_file is not None else path.lower().endswith(endings):
+                    samples.append((path, class_to_idx[name]))
+        if len(samples) == before:
+            empty.append(name)
+    if empty and not allow_empty:
+        wanted = f" Files must end in: {', '.join(endings)}." if endings else ""
+        raise DataError(
+            f"No file was found for the classes {', '.join(map(repr, empty))} in {str(directory)!r}.{wanted}"
+        )
+    return samples
+
+
+class DatasetFolder(Dataset[tuple[Any, Any]]):
+    """Gives (sample, class number) of files that lie in one folder a class.
+
+    Args:
+        root: the folder of class folders.
+        loader: makes a sample of a path.
+        extensions: endings of the files that count.
+        transform: changes the sample.
+        target_transform: changes the class number.
+        is_valid_file: decides by the path instead of by the ending; give exactly one of the two.
+        allow_empty: let a class have no file.
+
+    Attributes:
+        classes: names of the classes, sorted.
+        class_to_idx: the number of each class.
+        samples: (path, class number) of every file.
+        targets: the class number of every file.
+
+    Raises:
+        DataError: there is no class, or a class has no file.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        loader: Callable[[str], Any],
+        extensions: tuple[str, ...] | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        is_valid_file: Callable[[str], bool] | None = None,
+        allow_empty: bool = False,
+    ) -> None:
+        self.root = str(root)
+        self.loader = loader
+        self.extensions = extensions
+        self.transform = transform
+        self.target_transform = target_transform
+        self.classes, self.class_to_idx = self.find_classes(self.root)
+        self.samples = self.make_dataset(self.root, self.class_to_idx, extensions, is_valid_file, allow_empty)
+        self.targets = [target for _, target in self.samples]
+
+    @staticmethod
+    def make_dataset(
+        directory: str | Path,
+        class_to_idx: dict[str, int],
+        extensions: tuple[str, ...] | None = None,
+        is_valid_file: Callable[[str], bool] | None = None,
+        allow_empty: bool = False,
+    ) -> list[tuple[str, int]]:
+        """Return (path, class number) of every file; may be overridden."""
+        return make_dataset(directory, class_to_idx, extensions, is_valid_file, allow_empty)
+
+    def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
+        """Return the classes and their numbers; may be overridden."""
+        return find_classes(directory)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        """Return the sample and its class number."""
+        path, target = self.samples[index]
+        return PairTransform(self.transform, self.target_transform)(self.loader(path), target)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
+class ImageFolder(DatasetFolder):
+    """Gives (image, class number) of images that lie in one folder a class: root/dog/1.jpg, root/cat/2.png.
+
+    Images are RGB arrays (HWC, 8-bit), turned as their EXIF orientation says.
+
+    Args:
+        root: the folder of class folders.
+        transform: changes the image.
+        target_transform: changes the class number.
+        loader: makes an image of a path.
+        is_valid_file: decides by the path which files count; by default the endings of `IMG_EXTENSIONS` do.
+        allow_empty: let a class have no file.
+        min_side: decode JPEGs at 1/2, 1/4 or 1/8 of their size while both sides stay at least this long; see
+            `load_image`. Only with the default loader.
+
+    Attributes:
+        imgs: the same as `samples`.
+
+    Raises:
+        UsageError: `min_side` comes with another loader.
+        DataError: there is no class, or a class has no image.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        loader: Callable[[str], Any] = default_loader,
+        is_valid_file: Callable[[str], bool] | None = None,
+        allow_empty: bool = False,
+        *,
+        min_side: int | None = None,
+    ) -> None:
+        check_min_side(min_side)
+        if min_side is not None:
+            if loader is not default_loader:
+                raise UsageError(f"min_side={min_side!r} needs the default loader. Leave one of them out.")
+            loader = partial(load_image, min_side=min_side)
+        super().__init__(
+            root,
+            loader,
+            IMG_EXTENSIONS if is_valid_file is None else None,
+            transform,
+            target_transform,
+            is_valid_file,
+            allow_empty,
+        )
+        self.imgs = self.samples
