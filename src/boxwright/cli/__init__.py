@@ -4,8 +4,10 @@ Help must be quick: this package imports no torch, no cv2 and no numpy until a v
 """
 
 import argparse
+import io
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -51,18 +53,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 ok, 1 runtime, 2 usage, 3 data, 4 model, 5 export, 6 accuracy."""
     args = build_parser().parse_args(argv)
     log.configure("debug" if args.debug else "quiet" if args.quiet else "verbose" if args.verbose else "normal")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # file names may hold what the terminal's encoding does not
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code: int = args.run(args)
-        sys.stdout.flush()
+        print(end="", flush=True)
         return code
-    except BoxwrightError as error:
-        if args.debug:
-            raise
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return error.exit_code
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our stdout went away, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except (BoxwrightError, OSError) as error:
+        if args.debug:
+            traceback.print_exc()
+        else:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return error.exit_code if isinstance(error, BoxwrightError) else 1

@@ -13,5 +13,5 @@ def run(args: argparse.Namespace) -> int:
     from boxwright.recipes.doctor import examine
 
     report = examine()
-    print(json.dumps(report.to_dict(), ensure_ascii=False) if args.json else "\n".join(report.lines()))
+    print(json.dumps(report.to_dict()) if args.json else "\n".join(report.lines()))
     return 0

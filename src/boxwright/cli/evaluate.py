@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     ):
         result = evaluate(predictor, args.data, batch=args.batch, limit=args.limit, progress=advance)
     if args.json:
-        print(json.dumps(result.to_dict(), ensure_ascii=False))
+        print(json.dumps(result.to_dict()))
     else:
         print("\n".join(result.metrics.lines()))
         if args.per_class:

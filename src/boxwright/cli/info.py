@@ -16,5 +16,5 @@ def run(args: argparse.Namespace) -> int:
     from boxwright.recipes.info import describe
 
     info = describe(args.model, model_options(args))
-    print(json.dumps(info.to_dict(), ensure_ascii=False) if args.json else "\n".join(info.lines()))
+    print(json.dumps(info.to_dict()) if args.json else "\n".join(info.lines()))
     return 0

@@ -31,7 +31,7 @@ def model_options(args: argparse.Namespace) -> "ModelOptions":
     from boxwright.recipes.models import ModelOptions, parse_names
 
     return ModelOptions(
-        names=parse_names(args.names) if args.names else None,
+        names=None if args.names is None else parse_names(args.names),
         size_hw=args.size,
         preprocessing="legacy" if args.legacy else None,
         output=args.output_form,

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from boxwright.cli.options import add_model_arguments, fraction, model_options, positive, split_list
+from boxwright.core.errors import UsageError
 from boxwright.core.log import get_logger
 
 _log = get_logger(__name__)
@@ -36,13 +37,19 @@ def run(args: argparse.Namespace) -> int:
     from boxwright.recipes.outputs import Outputs, to_record
     from boxwright.recipes.predict import Predictor, Thresholds
     from boxwright.recipes.runs import new_run_folder
-    from boxwright.recipes.sources import Failure
+    from boxwright.recipes.sources import Failure, source_folders
 
+    if args.out and not args.save:
+        raise UsageError("--out names a folder, but --save is empty: nothing would be written. Leave one of them out.")
+    if args.out and "images" in args.save and args.out.resolve() in source_folders(args.sources):
+        raise UsageError(
+            f"--out {str(args.out)!r} is a folder of the sources: pictures could overwrite them. Choose another --out."
+        )
     thresholds = Thresholds(
         conf=args.conf,
         nms=args.nms,
         class_agnostic=args.class_agnostic,
-        classes=split_list(args.classes) if args.classes else None,
+        classes=None if args.classes is None else split_list(args.classes),
     )
     images = failures = 0
     with Predictor.load(args.model, thresholds=thresholds, options=model_options(args)) as predictor:
@@ -50,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         with Outputs(folder, args.save, predictor.session.spec.category_ids) as outputs:
             for item in predictor.stream(list(args.sources), batch=args.batch):
                 if args.json:
-                    print(json.dumps(to_record(item), ensure_ascii=False), flush=True)
+                    print(json.dumps(to_record(item)), flush=True)
                 if isinstance(item, Failure):
                     failures += 1
                     _log.error("%s", item.error)

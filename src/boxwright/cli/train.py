@@ -32,7 +32,14 @@ def run(args: argparse.Namespace) -> int:
     recipe = catalogue.load("recipe", "train")
     config_class = catalogue.load("recipe", "train_config")
     size = None if args.size is None else f"[{args.size[0]}, {args.size[1]}]"
-    given = {"model": name, "data": args.data, "batch": args.batch, "ckpt": args.ckpt, "size_hw": size, "seed": args.seed}
+    given = {
+        "model": name,
+        "data": args.data,
+        "batch": args.batch,
+        "ckpt": args.ckpt,
+        "size_hw": size,
+        "seed": args.seed,
+    }
     words = [f"{key}={value}" for key, value in given.items() if value is not None]
     if not any(word.startswith("output_dir") for word in args.settings):
         words.append(f"output_dir={args.out or new_run_folder(Path('runs/train'))}")

@@ -1,6 +1,8 @@
 """Changes to training images on uint8 pixels, in place where that saves a pass: colours, flip, letterbox, mixup."""
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import cv2
 import numpy as np
@@ -20,14 +22,17 @@ Rows = NDArray[np.float32]
 
 
 class Scratch:
-    """Work space of one thread. Big arrays made anew for every sample cost as much in page faults as the work itself."""
+    """Work space of one thread.
+
+    Big arrays made anew for every sample cost as much in page faults as the work itself.
+    """
 
     def __init__(self) -> None:
         self._buffers: dict[str, NDArray[np.uint8]] = {}
 
     def take(self, name: str, shape: tuple[int, ...]) -> Image:
         """Return an array of this shape with arbitrary content, valid until the name is taken again."""
-        count = int(np.prod(shape))
+        count = math.prod(shape)
         buffer = self._buffers.get(name)
         if buffer is None or buffer.size < count:
             buffer = self._buffers[name] = np.empty(count, np.uint8)
@@ -61,7 +66,7 @@ def shift_hsv(image: Image, shift: tuple[int, int, int], scratch: Scratch) -> No
     cv2.cvtColor(image, cv2.COLOR_BGR2HSV, dst=hsv)
     if 0 <= shift[0] <= 255 - 179:
         # The way back takes hues from 180 on for the same angles from 0 on, so only saturation is needed here.
-        cv2.add(hsv, (*shift, 0), dst=hsv)
+        cv2.add(hsv, np.array((*shift, 0), np.float64), dst=hsv)
     else:
         cv2.LUT(hsv, _shift_table(shift), dst=hsv)
     cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR, dst=image)
@@ -70,7 +75,7 @@ def shift_hsv(image: Image, shift: tuple[int, int, int], scratch: Scratch) -> No
 def _shift_table(shift: tuple[int, int, int]) -> Image:
     steps = np.arange(256)[None, :, None] + np.array(shift)
     steps[..., 0] %= 180
-    return steps.clip(0, 255).astype(np.uint8)
+    return np.asarray(steps.clip(0, 255), np.uint8)
 
 
 def flip(image: Image, rows: Rows, width: float) -> None:
@@ -80,7 +85,7 @@ def flip(image: Image, rows: Rows, width: float) -> None:
 
 
 def paste_letterboxed(tile: Tile, out: Image) -> tuple[Image, float]:
-    """Write a tile to the top left of `out` at the scale that fits, pad the rest, and return the inner part and the scale.
+    """Write a tile to the top left of `out`, scaled to fit, pad the rest, and return the inner part and the scale.
 
     The scale leads from pixels of the original image to pixels of `out`.
     """
@@ -103,7 +108,7 @@ class Mixup:
     Attributes:
         scale: factor on the letterboxed image.
         flipped: whether it is mirrored.
-        at_xy: which part of an image larger than the output is seen: 0 for its left or top, towards 1 for the other end.
+        at_xy: which part of an image larger than the output is seen: from 0 for its left or top to 1 for the other end.
     """
 
     scale: float
@@ -186,9 +191,16 @@ def keep_visible(rows: Rows, size_hw: tuple[int, int]) -> Rows:
         return rows
     height, width = size_hw
     boxes = rows[:, :4]
-    np.clip(boxes, 0, np.array((width, height, width, height), np.float32), out=boxes)
+    clip_to(boxes, (width, height))
     sides = boxes[:, 2:] - boxes[:, :2]
     return rows[(sides > MIN_SIDE).all(axis=1)]
+
+
+def clip_to(boxes_xyxy: NDArray[Any], size_wh: tuple[int, int]) -> None:
+    """Cut boxes (N, 4) to an image, in place."""
+    # Not np.clip, which takes five times as long for a handful of boxes.
+    np.maximum(boxes_xyxy, 0, out=boxes_xyxy)
+    np.minimum(boxes_xyxy, np.array((*size_wh, *size_wh), boxes_xyxy.dtype), out=boxes_xyxy)
 
 
 def to_targets(rows: Rows) -> Rows:

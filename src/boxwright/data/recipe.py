@@ -22,8 +22,10 @@ class AugmentRecipe:
         translate: and shifted by up to this.
         scale: and scaled by a factor between these.
         shear: and sheared by up to this, on both axes.
-        anchor: the point of the canvas that the affine map starts from. "corner" is what YOLOX has done since 0.2,
-            "centre" what it did before.
+        anchor: the point of the canvas that the affine map starts from. "corner" is what YOLOX does now, "centre" what
+            its first versions did.
+        partner_window: the other images of a mosaic are taken at random from so many that came just before in the
+            epoch's shuffled order, which saves decoding where not all fit in a cache; None for the whole set.
         mixup_prob: how often a mosaic is blended, half and half, with one more image.
         mixup_scale: that image is scaled by a factor between these.
         hsv_prob: how often colours are changed.
@@ -42,6 +44,7 @@ class AugmentRecipe:
     scale: tuple[float, float] = (0.1, 2.0)
     shear: float = 2.0
     anchor: Anchor = "corner"
+    partner_window: int | None = 128
     mixup_prob: float = 1.0
     mixup_scale: tuple[float, float] = (0.5, 1.5)
     hsv_prob: float = 1.0
@@ -66,6 +69,8 @@ class AugmentRecipe:
             raise UsageError(f"hsv_gains={self.hsv_gains!r} is out of range. Use up to 90, 255 and 255.")
         if self.anchor not in ("corner", "centre"):
             raise UsageError(f"Unknown anchor {self.anchor!r}. Choose from: corner, centre.")
+        if self.partner_window is not None and self.partner_window < 1:
+            raise UsageError(f"partner_window={self.partner_window!r} holds no image. Use 1 or more, or None.")
         if self.multiscale is not None and not self.multiscale[0] <= 0 <= self.multiscale[1]:
             raise UsageError(f"multiscale={self.multiscale!r} must hold 0: so many steps smaller, so many larger.")
 

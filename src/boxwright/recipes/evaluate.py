@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from boxwright.core import catalogue
 from boxwright.core.errors import CheckpointError, DataError, UsageError
 from boxwright.core.log import get_logger
+from boxwright.core.timing import Stopwatch
 from boxwright.core.types import Detections
 from boxwright.data.decode import read_image
 from boxwright.data.formats import read_records
@@ -26,11 +27,21 @@ OFFICIAL = Thresholds(conf=0.001, nms=0.65)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """The score of a detector, and what it was made of."""
+    """The score of a detector, and what it was made of.
+
+    Attributes:
+        metrics: a `CocoMetrics`.
+        thresholds: which boxes were scored.
+        failures: images that could not be read; they are left out of the score.
+        missing: images that the annotations name and that are not there; left out too.
+        images_per_s: speed of this evaluation, decoding included.
+        timing: the same in one line, with the time of each step.
+    """
 
     metrics: Any  # CocoMetrics; its module needs an optional package
     thresholds: Thresholds
     failures: tuple[Failure, ...]
+    missing: tuple[str, ...]
     images_per_s: float
     timing: str
 
@@ -41,6 +52,7 @@ class Evaluation:
             "conf": self.thresholds.conf,
             "nms": self.thresholds.nms,
             "images_per_s": round(self.images_per_s, 2),
+            "missing": list(self.missing),
             "failures": [{"source": f.source, "error": str(f.error)} for f in self.failures],
         }
 
@@ -76,6 +88,7 @@ def evaluate(
     mapping = match_classes(predictor.names, records.names)
     evaluator = catalogue.load("evaluator", "coco")(records.names)
     failures: list[Failure] = []
+    predictor.watch = Stopwatch()  # the times of this evaluation, whatever the predictor did before
     # A failure takes its turn too, so the position in the stream is the position in the set.
     for at, item in enumerate(predictor.stream(_read(records, predictor), batch=batch)):
         if isinstance(item, Failure):
@@ -99,6 +112,7 @@ def evaluate(
         metrics=evaluator.evaluate(),
         thresholds=predictor.thresholds,
         failures=tuple(failures),
+        missing=records.missing,
         images_per_s=len(evaluator) / max(predictor.watch.elapsed_s, 1e-9),
         timing=predictor.watch.report(len(evaluator)),
     )

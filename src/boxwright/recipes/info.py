@@ -6,7 +6,7 @@ from typing import Any
 
 from boxwright.core import catalogue
 from boxwright.core.coco_classes import COCO_NAMES
-from boxwright.core.errors import CheckpointError
+from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.spec import Spec
 from boxwright.detector.sizes import SIZES
 from boxwright.recipes.models import ModelOptions, find_model, normalise_name, open_model
@@ -66,6 +66,7 @@ def describe(model: str | Path, options: ModelOptions | None = None) -> ModelInf
 
     Raises:
         CheckpointError: there is no such model, or its file can't be used.
+        UsageError: an option contradicts the file.
     """
     options = options or ModelOptions()
     name = normalise_name(str(model))
@@ -79,19 +80,22 @@ def describe(model: str | Path, options: ModelOptions | None = None) -> ModelInf
     spec = session.spec
     session.close()
     files = [path] if path.is_file() else [p for p in path.iterdir() if p.is_file()]
-    kind = "artifact" if path.is_dir() else "onnx" if path.suffix == ".onnx" else "checkpoint"
-    cost = _measure("network_cost", spec) if spec.model else _measure("onnx_cost", path)
-    note = "" if cost.gflops is not None else "GFLOPs are counted on the network: use its .pth or .safetensors file"
+    kind = "artifact" if path.is_dir() else "onnx" if path.suffix.lower() == ".onnx" else "checkpoint"
+    cost = _measure("network_cost", spec) if spec.model else Cost()
+    onnx_files = [p for p in files if p.suffix.lower() == ".onnx"]
+    if cost.parameters is None and onnx_files:
+        cost = _measure("onnx_cost", onnx_files[0])
+    note = "" if cost.gflops is not None else "GFLOPs are counted on the network: that needs torch and the weights file"
     size = sum(p.stat().st_size for p in files)
     return ModelInfo(source=str(path), kind=kind, spec=spec, cost=cost, file_mb=size / 1e6, note=note)
 
 
 def _describe_name(name: str, options: ModelOptions) -> ModelInfo:
+    if options.output is not None:
+        raise UsageError(f"--output-form {options.output!r} does not apply to the name {name!r}. Leave it out.")
     size = SIZES[name]
     names = options.names or COCO_NAMES
-    spec = Spec(
-        model=name, names=names, size_hw=options.size_hw or size.input_hw, activation=options.activation or size.act
-    )
+    spec = options.apply(Spec(model=name, names=names, size_hw=size.input_hw, activation=size.act))
     return ModelInfo(
         source=name,
         kind="name",

@@ -3,6 +3,7 @@
 Nothing here imports torch; files that need it are opened by something the catalogue names.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -66,13 +67,14 @@ def find_model(model: str | Path) -> Path:
     Raises:
         CheckpointError: there is nothing there; the message says where was looked.
     """
-    path = Path(model).expanduser()
-    if path.exists():
-        return path
+    path = Path(os.path.expanduser(model))
     name = normalise_name(str(model))
     known = catalogue.names("model")
+    # A folder of weights may bear the model's name; it is a place to look in then, not the model.
+    if os.path.exists(path) and (name not in known or path.is_file() or is_artifact(path)):
+        return path
     if name in known:
-        places = [Path(), Path("weights"), Path("weights") / name, Path("~/.cache/boxwright").expanduser()]
+        places = [Path(), Path(name), Path("weights"), Path("weights") / name, Path("~/.cache/boxwright").expanduser()]
         for place in places:
             for suffix in _SUFFIXES:
                 if (place / f"{name}{suffix}").is_file():
@@ -105,11 +107,14 @@ def open_model(model: str | Path, options: ModelOptions | None = None) -> Sessio
         session = open_artifact(path)
         if options.size_hw not in (None, session.spec.size_hw):
             raise UsageError(f"The artifact's input size is {session.spec.size_hw!r} and can't be changed.")
+        _refuse(path, output_form=options.output, act=options.activation)
         session.spec = options.apply(session.spec)
         return session
-    if path.suffix == ".onnx":
+    if path.suffix.lower() == ".onnx":
+        _refuse(path, act=options.activation)
         return _open_onnx(path, options)
-    if path.suffix in _CHECKPOINTS:
+    if path.suffix.lower() in _CHECKPOINTS:
+        _refuse(path, output_form=options.output)
         opened: Session = catalogue.load("opener", "checkpoint")(path, options)
         return opened
     raise CheckpointError(
@@ -132,10 +137,18 @@ def parse_names(text: str) -> tuple[str, ...]:
     """Return class names given as "a,b,c" or as a file with one name a line.
 
     Raises:
-        UsageError: there is no name, or one twice.
+        UsageError: there is no name, or one twice, or the file can't be read as text.
     """
-    path = Path(text).expanduser()
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else text.split(",")
+    path = os.path.expanduser(text)
+    if os.path.isfile(path):
+        try:
+            lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"--names {text!r} can't be read as a text file: {error}") from error
+    elif text.endswith((".txt", ".names")):
+        raise UsageError(f"--names {text!r}: there is no such file. Check the path, or give the names as a,b,c.")
+    else:
+        lines = text.split(",")
     names = tuple(line.strip() for line in lines if line.strip())
     doubled = sorted({n for n in names if names.count(n) > 1})
     if not names or doubled:
@@ -153,17 +166,19 @@ def _open_onnx(path: Path, options: ModelOptions) -> Session:
             f"The input size of {path.name} is fixed to {file.size_hw!r}; {options.size_hw!r} can't be used."
         )
     spec = file.stored_spec
-    if spec is None:
+    if spec is not None:
+        _refuse(path, output_form=options.output)
+    else:
         size_hw = file.size_hw or options.size_hw
         if size_hw is None:
             raise UsageError(f"{path.name} takes any input size and does not name one. Give it with --size.")
-        probe = file.run(np.full((file.batch or 1, 3, *size_hw), 114, np.float32))[0]
-        columns = probe.shape[-1]
-        if probe.ndim != 2 or columns < 6 or len(probe) != len(anchor_grid(size_hw, (8, 16, 32))[0]):
+        probes = file.run(np.full((file.batch or 1, 3, *size_hw), 114, np.float32))
+        if probes.ndim != 3 or probes.shape[1] != len(anchor_grid(size_hw, (8, 16, 32))[0]) or probes.shape[2] < 6:
             raise CheckpointError(
-                f"{path.name} gives an output of shape {probe.shape!r} for an input of {size_hw!r}: "
+                f"{path.name} gives an output of shape {probes.shape!r} for an input of {size_hw!r}: "
                 "that is no YOLOX detector."
             )
+        probe, columns = probes[0], probes.shape[2]
         if options.names is None:
             names, ids = default_names(columns - 5, path)
         else:  # `apply` puts the user's names in, once it has counted them
@@ -172,6 +187,14 @@ def _open_onnx(path: Path, options: ModelOptions) -> Session:
         _log.info("%s does not describe itself; its output is taken as %r.", path.name, form)
         spec = Spec(names=names, size_hw=size_hw, output=form, category_ids=ids)
     return OnnxSession(file, options.apply(spec))
+
+
+def _refuse(path: Path, **options: str | None) -> None:
+    """Refuse options that this kind of file leaves no room for."""
+    for name, value in options.items():
+        if value is not None:
+            option = f"--{name.replace('_', '-')} {value!r}"
+            raise UsageError(f"{option} does not apply to {path.name}, where that is settled. Leave it out.")
 
 
 def guess_form(output: "np.ndarray[tuple[int, int], np.dtype[np.float32]]", size_hw: Sequence[int]) -> OutputForm:

@@ -5,6 +5,7 @@ Every writer appends; none keeps more than one frame in memory.
 
 import csv
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, TextIO, get_args
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from boxwright.core.errors import DataError, UsageError, suggest
 from boxwright.recipes.predict import Prediction
-from boxwright.recipes.sources import Failure, Frame
+from boxwright.recipes.sources import Failure, Frame, is_utf8
 from boxwright.vision.draw import draw_detections
 
 Format = Literal["images", "json", "csv", "coco", "yolo"]
@@ -61,7 +62,15 @@ class Outputs:
             if name not in FORMATS:
                 raise UsageError(f"Unknown format {name!r}.{suggest(name, FORMATS)} Choose from: {', '.join(FORMATS)}.")
         if formats:
-            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UsageError(
+                    f"{str(folder)!r} can't be the output folder: {error.strerror}. Choose another."
+                ) from error
+        if "yolo" in formats and any((folder / "labels").glob("*.txt")):
+            # They may be somebody's annotations: of a set that is laid out as images/ and labels/.
+            raise UsageError(f"{str(folder / 'labels')!r} holds label files already. Choose another --out.")
         names = _Names()
         self._writers: list[Writer] = [
             _Coco(folder, names, category_ids) if name == "coco" else makers[name](folder, names) for name in formats
@@ -90,7 +99,7 @@ class _Names:
     def stem(self, frame: Frame) -> str:
         if frame.source != self._last[0]:  # the frames of one source follow each other
             plain = Path(frame.source.rstrip("/")).stem if "://" not in frame.source else "stream"
-            plain = plain.replace(" ", "_") or "image"
+            plain = plain or "image"
             name, number = plain, 1
             while name in self._used:
                 number += 1
@@ -113,8 +122,7 @@ class _Pictures:
         picture = draw_detections(frame.image, prediction.detections)
         if frame.index is None:
             path = self._folder / f"{self._names.stem(frame)}.jpg"
-            if path.exists() and Path(frame.source).exists() and path.samefile(frame.source):
-                raise UsageError(f"The picture would overwrite its own source {frame.source!r}. Choose another --out.")
+            _refuse_own_source(path, frame)
             _save_picture(path, picture)
         else:
             self._write_frame(frame, picture)
@@ -123,6 +131,9 @@ class _Pictures:
         if frame.source != self._video_of:
             self.close()
             path = self._folder / f"{self._names.stem(frame)}.mp4"
+            _refuse_own_source(path, frame)
+            if not is_utf8(str(path)):
+                raise UsageError(f"OpenCV can't write the video {str(path)!r}: not valid UTF-8. Choose another --out.")
             self._video_hw = (picture.shape[0], picture.shape[1])
             fourcc = cv2.VideoWriter.fourcc(*"mp4v")
             self._video = cv2.VideoWriter(str(path), fourcc, frame.fps or 25.0, (picture.shape[1], picture.shape[0]))
@@ -140,6 +151,11 @@ class _Pictures:
         self._video, self._video_of = None, ""
 
 
+def _refuse_own_source(path: Path, frame: Frame) -> None:
+    if path.exists() and os.path.exists(frame.source) and path.samefile(frame.source):
+        raise UsageError(f"The result would overwrite its own source {frame.source!r}. Choose another --out.")
+
+
 def _save_picture(path: Path, picture: NDArray[np.uint8]) -> None:
     ok, data = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, 92])
     if not ok:
@@ -152,7 +168,7 @@ class _JsonLines:
         self._file = (folder / "predictions.jsonl").open("w", encoding="utf-8")
 
     def write(self, prediction: Prediction) -> None:
-        self._file.write(json.dumps(to_record(prediction), ensure_ascii=False) + "\n")
+        self._file.write(json.dumps(to_record(prediction)) + "\n")
 
     def close(self) -> None:
         self._file.close()
@@ -160,7 +176,7 @@ class _JsonLines:
 
 class _Csv:
     def __init__(self, folder: Path, _names: _Names) -> None:
-        self._file = (folder / "predictions.csv").open("w", encoding="utf-8", newline="")
+        self._file = (folder / "predictions.csv").open("w", encoding="utf-8", errors="surrogateescape", newline="")
         self._writer = csv.writer(self._file, lineterminator="\n")
         self._writer.writerow(["source", "frame", "class", "class_id", "score", "x1", "y1", "x2", "y2"])
 
@@ -199,7 +215,8 @@ class _Coco:
         self._images: TextIO = self._images_path.open("w", encoding="utf-8")
         self._category_ids = list(category_ids)
         self._names_seen: tuple[str, ...] = ()
-        self._count = self._annotations = 0
+        self._count = self._annotations = self._last_number = 0
+        self._given_ids: set[int] = set()
         self._file.write('{"annotations": [')
 
     def write(self, prediction: Prediction) -> None:
@@ -210,7 +227,7 @@ class _Coco:
         if frame.index is not None:
             entry["frame"] = frame.index
         entry |= {"height": found.size_hw[0], "width": found.size_hw[1]}
-        self._images.write(("," if self._count else "") + "\n" + json.dumps(entry, ensure_ascii=False))
+        self._images.write(("," if self._count else "") + "\n" + json.dumps(entry))
         self._count += 1
         for box in found.to_coco(image_id=image_id, category_ids=self._category_ids or None):
             self._annotations += 1
@@ -220,7 +237,15 @@ class _Coco:
     def _image_id(self, frame: Frame) -> int:
         # COCO's own files are named by their id; keeping it lets the result be scored against the annotations.
         stem = Path(frame.source).stem
-        return int(stem) if frame.index is None and len(stem) == 12 and stem.isdecimal() else self._count + 1
+        if frame.index is None and len(stem) == 12 and stem.isdecimal():
+            own = int(stem)
+            if own > self._last_number and own not in self._given_ids:
+                self._given_ids.add(own)
+                return own
+        self._last_number += 1
+        while self._last_number in self._given_ids:
+            self._last_number += 1
+        return self._last_number
 
     def close(self) -> None:
         ids = self._category_ids or list(range(1, len(self._names_seen) + 1))
@@ -230,6 +255,6 @@ class _Coco:
         with self._images_path.open(encoding="utf-8") as images:
             for line in images:
                 self._file.write(line)
-        self._file.write('],\n"categories": ' + json.dumps(categories, ensure_ascii=False) + "}\n")
+        self._file.write('],\n"categories": ' + json.dumps(categories) + "}\n")
         self._file.close()
         self._images_path.unlink()

@@ -1,6 +1,6 @@
 """Predicting: image in, `Detections` out, one image or an endless stream. Needs no torch."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -91,21 +91,20 @@ class Predictor:
         return first.detections
 
     def stream(
-        self, sources: Source | Sequence[Source] | Iterable[Frame | Failure], *, batch: int = 1
+        self, sources: Source | Sequence[Source] | Iterator[Source], *, batch: int = 1
     ) -> Iterator[Prediction | Failure]:
         """Yield a prediction for each frame and a failure for each input that can't be read, in order.
 
         At most `batch` frames are held at a time, so memory stays flat on an endless video.
 
         Args:
-            sources: anything that `read_sources` takes, or frames themselves.
+            sources: anything that `read_sources` takes, frames themselves included.
             batch: how many images go through the network at once.
         """
         if batch < 1:
             raise UsageError(f"batch={batch!r} must be at least 1.")
-        frames = sources if isinstance(sources, Iterator) else read_sources(sources)
         waiting: list[Frame] = []
-        for frame in frames:
+        for frame in read_sources(sources):
             if isinstance(frame, Failure):
                 yield from self._predict(waiting)
                 waiting = []
@@ -155,8 +154,11 @@ class Predictor:
         try:
             found = self.predict_batch([f.image for f in frames])
         except DataError as error:
-            for frame in frames:
-                yield Failure(source=frame.source, error=error)
+            if len(frames) == 1:
+                yield Failure(source=frames[0].source, error=error)
+            else:  # one bad frame must not take its neighbours with it
+                for frame in frames:
+                    yield from self._predict([frame])
             return
         for frame, detections in zip(frames, found, strict=True):
             yield Prediction(frame=frame, detections=detections)

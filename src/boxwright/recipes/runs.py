@@ -5,11 +5,13 @@ from pathlib import Path
 
 def new_run_folder(base: Path) -> Path:
     """Return a new, empty folder below `base`; two programs that ask at once get two folders."""
+    # Made first: a `base` that can't be a folder must fail here, not look like a taken number for ever.
+    base.mkdir(parents=True, exist_ok=True)
     number = 1
     while True:
         folder = base / ("exp" if number == 1 else f"exp{number}")
         try:
-            folder.mkdir(parents=True)
+            folder.mkdir()
         except FileExistsError:
             number += 1
         else:

@@ -4,11 +4,12 @@ Everything is an iterator: one frame is in memory at a time, however long the vi
 """
 
 import glob
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import cv2
 import numpy as np
@@ -51,16 +52,21 @@ class Failure:
 Source = str | Path | int | bytes | NDArray[Any] | Any
 
 
-def read_sources(sources: Source | Sequence[Source], *, stdin: BinaryIO | None = None) -> Iterator[Frame | Failure]:
+def read_sources(
+    sources: Source | Sequence[Source] | Iterator[Source], *, stdin: BinaryIO | None = None
+) -> Iterator[Frame | Failure]:
     """Yield the frames of one source or many, in order; what can't be read is yielded as a `Failure`.
 
     A string or path is an image, a folder, a glob, a video, a URL, a camera's number or "-" for one image on stdin.
-    Arrays are (H, W, 3) BGR or (H, W) grey uint8, PIL images are themselves, bytes are an encoded image.
+    Arrays are (H, W, 3) BGR or (H, W) grey uint8, PIL images are themselves, bytes are an encoded image; frames and
+    failures pass through. An iterator of sources is read one source at a time.
 
     Raises:
         UsageError: there is no source, or one is of a type that can't hold an image.
     """
-    many: Iterable[Source] = sources if isinstance(sources, (list, tuple)) else [sources]
+    # An open file is an iterator too, of lines; it is no list of sources.
+    is_many = isinstance(sources, (list, tuple, Iterator)) and not hasattr(sources, "read")
+    many = cast("Iterable[Source]", sources if is_many else [sources])
     count = -1
     for count, source in enumerate(many):
         try:
@@ -69,6 +75,22 @@ def read_sources(sources: Source | Sequence[Source], *, stdin: BinaryIO | None =
             yield Failure(source=_label(source, count), error=error)
     if count < 0:
         raise UsageError("No source was given. Name at least one image, folder, video or stream.")
+
+
+def source_folders(sources: Iterable[Source]) -> set[Path]:
+    """Return the folders on disk that images and videos are read from; streams and arrays have none."""
+    folders: set[Path] = set()
+    for source in sources:
+        if not isinstance(source, (str, Path)) or str(source).lower().startswith(_STREAMS):
+            continue
+        path = Path(os.path.expanduser(source))
+        if os.path.isdir(path):
+            folders.add(path.resolve())
+        elif os.path.exists(path):
+            folders.add(path.parent.resolve())
+        else:
+            folders.update(Path(p).parent.resolve() for p in glob.iglob(str(path), recursive=True))
+    return folders
 
 
 def _label(source: Source, position: int) -> str:
@@ -81,7 +103,9 @@ def _label(source: Source, position: int) -> str:
 
 def _read_one(source: Source, position: int, stdin: BinaryIO | None) -> Iterator[Frame | Failure]:
     label = _label(source, position)
-    if isinstance(source, bytes):
+    if isinstance(source, (Frame, Failure)):
+        yield source
+    elif isinstance(source, bytes):
         yield Frame(source=label, image=decode_image(source, label))
     elif isinstance(source, int):
         yield from _read_video(source, label)
@@ -92,20 +116,20 @@ def _read_one(source: Source, position: int, stdin: BinaryIO | None) -> Iterator
 
 
 def _read_text(text: str, label: str, stdin: BinaryIO | None) -> Iterator[Frame | Failure]:
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))
     if text == "-":
         data = (stdin or sys.stdin.buffer).read()
         yield Frame(source=label, image=decode_image(data, "stdin"))
-    elif text.isdecimal() and not path.exists():
+    elif text.isdecimal() and not os.path.exists(path):
         yield from _read_video(int(text), f"camera {text}")
     elif text.lower().startswith(_STREAMS):
         yield from _read_video(text, label)
-    elif path.is_dir():
-        files = list_images(path) + sorted(p for p in path.iterdir() if _is_video(p))
+    elif os.path.isdir(path):
+        files = list_images(path) + [p for p in path.iterdir() if _is_video(p) and not p.name.startswith(".")]
         if not files:
             raise DataError(f"The folder {text!r} holds no image and no video. Known images: {_known(IMAGE_SUFFIXES)}.")
         yield from _read_files(sorted(files))
-    elif not path.exists() and glob.has_magic(text):
+    elif not os.path.exists(path) and glob.has_magic(text):
         files = sorted(Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file())
         if not files:
             raise DataError(f"No file matches {text!r}. Check the pattern.")
@@ -130,10 +154,14 @@ def _read_file(path: Path) -> Iterator[Frame]:
 
 
 def _read_video(source: str | int, label: str) -> Iterator[Frame]:
+    what = "camera" if isinstance(source, int) else "video or stream"
+    if isinstance(source, int) and not 0 <= source < 2**31:
+        raise DataError(f"There is no camera {source!r}. The first one is 0.")
+    if isinstance(source, str) and not is_utf8(source):
+        raise DataError(f"The {what} {source!r} can't be opened: its name is not valid UTF-8. Rename it.")
     capture = cv2.VideoCapture(source)
     try:
         if not capture.isOpened():
-            what = "camera" if isinstance(source, int) else "video or stream"
             raise DataError(f"The {what} {source!r} can't be opened. Check that it exists and that its codec is known.")
         fps = capture.get(cv2.CAP_PROP_FPS)
         promised = int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
@@ -152,11 +180,17 @@ def _read_video(source: str | int, label: str) -> Iterator[Frame]:
         capture.release()
 
 
+def is_utf8(text: str) -> bool:
+    """Return whether a file's name is valid UTF-8; OpenCV's video classes crash the process on others (seen in 5.0)."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def as_image(value: Any) -> NDArray[np.uint8]:
     """Return an array or PIL image as (H, W, 3) uint8 BGR.
 
     Raises:
         UsageError: it is neither, or an array of another shape or type.
+        DataError: it has no pixels.
     """
     if hasattr(value, "convert") and hasattr(value, "mode"):  # a PIL image, without importing PIL
         return np.ascontiguousarray(np.asarray(value.convert("RGB"))[..., ::-1])
@@ -170,6 +204,8 @@ def as_image(value: Any) -> NDArray[np.uint8]:
             "An array source must be uint8 of shape (H, W, 3) in BGR order or (H, W), "
             f"not {value.dtype} {value.shape!r}."
         )
+    if value.size == 0:
+        raise DataError(f"An array of shape {value.shape!r} has no pixels. Leave it out.")
     if value.ndim == 2 or value.shape[2] == 1:
         return cv2.cvtColor(value, cv2.COLOR_GRAY2BGR)  # type: ignore[return-value]
     return np.ascontiguousarray(value[..., :3])

@@ -94,7 +94,9 @@ def train(config: TrainConfig, *, progress: Report | None = None) -> TrainResult
     records = read_records(config.data)
     size_hw = config.size_hw or SIZES[config.model].input_hw
     spec = Spec(model=config.model, names=records.names, size_hw=size_hw, category_ids=records.category_ids)
+    # Channels last: twice the speed of the usual layout on CPUs, and the way the images lie in memory anyway.
     model = build(config.model, spec.num_classes).train()
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if config.ckpt is not None:
         _log.info("%s", load_weights(model, read_state(config.ckpt)[0]).sentence())
     images, targets = _prepare(records, size_hw)
@@ -146,7 +148,9 @@ def _prepare(records: Records, size_hw: tuple[int, int]) -> tuple[NDArray[np.uin
         keep = ~records.crowd_of(i)
         boxes = records.boxes(i)[keep] * np.float32(ratio)
         classes = records.class_ids_of(i)[keep].astype(np.float32)[:, None]
-        targets.append(np.concatenate((classes, (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]), axis=1))
+        targets.append(
+            np.concatenate((classes, (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]), axis=1)
+        )
     if not any(len(t) for t in targets):
         raise DataError(f"None of the {len(records)} images has a box: there is nothing to learn.")
     return images, targets
@@ -169,12 +173,14 @@ def _batches(
             if rng.random() < 0.5:
                 batch[row] = batch[row, :, ::-1]
                 truth[row, : len(targets[i]), 1] = batch.shape[2] - truth[row, : len(targets[i]), 1]
-        yield torch.from_numpy(batch).permute(0, 3, 1, 2).float().contiguous(), torch.from_numpy(truth)
+        yield torch.from_numpy(batch).permute(0, 3, 1, 2).float(), torch.from_numpy(truth)
 
 
 def _make_optimizer(model: Yolox, lr: float) -> torch.optim.SGD:
     """Return SGD with Nesterov momentum; only convolution weights decay."""
-    norms, weights, biases = [], [], []
+    norms: list[torch.Tensor] = []
+    weights: list[torch.Tensor] = []
+    biases: list[torch.Tensor] = []
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             norms.append(module.weight)
@@ -183,7 +189,7 @@ def _make_optimizer(model: Yolox, lr: float) -> torch.optim.SGD:
             weights.append(module.weight)
             if module.bias is not None:
                 biases.append(module.bias)
-    groups = [{"params": norms}, {"params": weights, "weight_decay": 5e-4}, {"params": biases}]
+    groups: list[dict[str, Any]] = [{"params": norms}, {"params": weights, "weight_decay": 5e-4}, {"params": biases}]
     return torch.optim.SGD(groups, lr=lr, momentum=0.9, nesterov=True)
 
 

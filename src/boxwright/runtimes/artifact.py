@@ -40,8 +40,8 @@ def write_artifact(model: Any, spec: Spec, folder: Path, *, runtime: str) -> Art
         UsageError: the folder exists and is not empty, or there is no such runtime.
         ConversionError: the model can't be converted.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise UsageError(f"{str(folder)!r} is not empty. Choose a new folder for the artifact.")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{str(folder)!r} is no empty folder. Choose a new folder for the artifact.")
     back_end: Runtime = load("runtime", runtime)()
     folder.mkdir(parents=True, exist_ok=True)
     back_end.convert(model, spec, folder)
@@ -89,7 +89,7 @@ def read_artifact(folder: Path) -> Artifact:
             files=dict(values["files"]),
             versions=dict(values["versions"]),
         )
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise CheckpointError(f"{str(folder / _FILE)!r} can't be read: {error!r}") from error
     for name, expected in artifact.files.items():
         path = folder / name

@@ -26,7 +26,6 @@ class OnnxFile:
     Attributes:
         batch: the batch size if it is fixed.
         size_hw: the input size if it is fixed.
-        columns: the length of an output row if it is known.
         stored_spec: the description that an export of ours carries.
     """
 
@@ -43,13 +42,20 @@ class OnnxFile:
         batch, _, height, width = (d if isinstance(d, int) else None for d in inputs[0].shape)
         self.batch: int | None = batch
         self.size_hw: tuple[int, int] | None = (height, width) if height and width else None
-        last = outputs[0].shape[-1] if outputs[0].shape else None
-        self.columns: int | None = last if isinstance(last, int) else None
         self.stored_spec = self._read_spec()
 
     def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the file's output for exactly these images."""
-        out: NDArray[np.float32] = self._session.run(None, {self._input: np.ascontiguousarray(images)})[0]
+        """Return the file's output for exactly these images.
+
+        Raises:
+            CheckpointError: the file does not take such images.
+        """
+        try:
+            out: NDArray[np.float32] = self._session.run(None, {self._input: np.ascontiguousarray(images)})[0]
+        except _ERRORS as error:
+            raise CheckpointError(
+                f"{str(self.path)!r} can't run {images.dtype} images of shape {images.shape!r}: {_reason(error)}"
+            ) from error
         return out
 
     def _read_spec(self) -> Spec | None:
@@ -109,5 +115,9 @@ def _open(path: Path) -> Any:
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except _ERRORS as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"{str(path)!r} can't be loaded by ONNX Runtime: {reason}") from error
+        raise CheckpointError(f"{str(path)!r} can't be loaded by ONNX Runtime: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

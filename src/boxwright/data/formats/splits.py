@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Collection
-from typing import Literal
+from typing import Literal, get_args
 
-from boxwright.core.errors import DataError
+from boxwright.core.errors import DataError, UsageError, suggest
 
 Split = Literal["train", "val", "test"]
 
@@ -58,3 +58,14 @@ def needed(split: str, given: Collection[str], where: str) -> str:
         has = f"only {', '.join(map(repr, given))}" if given else "no splits of its own"
         raise DataError(f"The set {where!r} has no split {split!r}, it has {has}. Name one of those, or none for all.")
     return found
+
+
+def check_split(split: str) -> None:
+    """Refuse a name that is no split.
+
+    Raises:
+        UsageError: it is none of train, val and test.
+    """
+    known = get_args(Split)
+    if split not in known:
+        raise UsageError(f"Unknown split {split!r}.{suggest(split, known)} Choose from: {', '.join(known)}.")

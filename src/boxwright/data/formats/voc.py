@@ -19,6 +19,7 @@ from boxwright.data.formats.files import (
     some,
     write_text,
 )
+from boxwright.data.formats.splits import check_split
 from boxwright.data.formats.voc_folder import VocFolder, find_voc
 from boxwright.data.formats.voc_xml import VocXml, format_voc_xml, parse_voc_xml
 from boxwright.data.records import PathText, Records
@@ -115,6 +116,7 @@ def write_voc(records: Records, folder: PathText, *, split: str = "train", image
     Raises:
         DataError: a file can't be written, or the folder holds a set with other classes.
     """
+    check_split(split)
     root = Path(folder)
     names = exported_names(records)
     stems = label_stems(names)

@@ -44,7 +44,9 @@ class VocFolder:
         name = split and needed(split, self.splits, str(self.root))
         if self.lists:
             files = [self.lists[name]] if name else list(self.lists.values())
-            return [(self.parts[""], list(dict.fromkeys(line for file in files for line in read_lines(file))))]
+            lines = [line for file in files for line in read_lines(file)]
+            # Lists may overlap. One that has a name twice is at fault, and stays so for the linter to find.
+            return [(self.parts[""], lines if len(files) == 1 else list(dict.fromkeys(lines)))]
         return [(part, None) for key, part in self.parts.items() if not name or key == name]
 
 

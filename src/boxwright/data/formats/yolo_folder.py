@@ -129,9 +129,9 @@ def label_folder(folder: Path) -> Path:
 
 
 def _from_yaml(file: Path) -> YoloFolder:
-    values = _load_yaml(file)
+    values = load_yaml(file)
     if not isinstance(values, Mapping):
-        raise DataError(f"{str(file)!r} describes no YOLO set: it is no mapping. It needs 'names' and 'train' or 'val'.")
+        raise DataError(f"{str(file)!r} describes no YOLO set: it has no keys. It needs 'names' and 'train'.")
     sources = {}
     for key in SPLIT_FOLDERS:
         value = values.get(key)
@@ -179,7 +179,12 @@ def _category_ids(values: Mapping[Any, Any], names: tuple[str, ...] | None, file
     return tuple(ids)
 
 
-def _load_yaml(file: Path) -> Any:
+def load_yaml(file: Path) -> Any:
+    """Return the values of a yaml file.
+
+    Raises:
+        DataError: it can't be read or is no yaml.
+    """
     try:
         return yaml.safe_load(read_text(file))
     except yaml.YAMLError as error:
@@ -188,7 +193,7 @@ def _load_yaml(file: Path) -> Any:
 
 def _describes_a_set(file: Path) -> bool:
     try:
-        values = _load_yaml(file)
+        values = load_yaml(file)
     except DataError:
         return False
     return isinstance(values, Mapping) and "names" in values and any(key in values for key in SPLIT_FOLDERS)
@@ -198,7 +203,9 @@ def _by_folders(place: Path) -> dict[str, tuple[Path, ...]]:
     """Return the sources in a folder without a yaml, nothing where no label files lie."""
     for pattern in ("images/{}", "{}/images", "{}"):
         folders = [(name, place / pattern.format(name)) for name in SPLIT_FOLDERS]
-        splits = {split_of(name) or name: (f,) for name, f in folders if f.is_dir() and _has_labels(f)}
+        splits: dict[str, tuple[Path, ...]] = {
+            split_of(name) or name: (f,) for name, f in folders if f.is_dir() and _has_labels(f)
+        }  # fmt: skip
         if splits:
             return splits
     whole = next((f for f in (place / "images", place) if f.is_dir() and _has_labels(f)), None)

@@ -1,8 +1,9 @@
 """Brightness, contrast, saturation and hue of RGB images (HWC, 8-bit, or floats from 0 to 1) and grey ones (HW).
 
 Against Pillow: brightness and contrast are equal up to 1 level (the grey mean of a contrast change may round the other
-way), saturation differs by at most 1 level. Hue works on OpenCV's 8-bit HSV, which is finer than Pillow's: on COCO
-photos the mean difference is under 0.5 levels and the 99th percentile 5, a tenth of Pillow's time.
+way), saturation differs by at most 1 level for factors up to 2. Hue works on OpenCV's 8-bit HSV, which is finer than
+Pillow's: on COCO photos the mean difference is under 0.5 levels and the 99th percentile 5, in an image of glaring
+colours under 3 levels and at most 20, of which at most 11 are ours. It takes a tenth of Pillow's time.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
 """What counts as an image here, and the way in and out of the array form that every transform works on."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -168,7 +168,7 @@ def fill_values(fill: float | Sequence[float], pixels: Pixels) -> tuple[float, .
         UsageError: there are neither one nor as many values as channels.
     """
     count = channels(pixels)
-    values = (fill,) if isinstance(fill, int | float) else tuple(fill)
+    values = tuple(fill) if isinstance(fill, Iterable) else (fill,)
     if len(values) not in (1, count):
         raise UsageError(f"fill={fill!r} has {len(values)} values, but the image has {count} channels.")
     return tuple(float(value) for value in (values * count if len(values) == 1 else values))
@@ -180,7 +180,7 @@ def pair(size: int | Sequence[int], name: str = "size") -> tuple[int, int]:
     Raises:
         UsageError: it is no positive whole number and no one or two of them.
     """
-    values = (size,) if isinstance(size, int | np.integer) else tuple(size)
+    values: tuple[Any, ...] = tuple(size) if isinstance(size, Iterable) else (size,)
     if len(values) not in (1, 2) or any(not isinstance(v, int | np.integer) or v < 1 for v in values):
         raise UsageError(f"{name}={size!r} must be one or two positive whole numbers: side, or (height, width).")
     return int(values[0]), int(values[-1])

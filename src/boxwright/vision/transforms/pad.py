@@ -1,6 +1,6 @@
 """Margins around images."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -75,7 +75,7 @@ def check_padding(padding: int | Sequence[int], padding_mode: str) -> tuple[int,
     """
     if padding_mode not in _PADDING_MODES:
         raise UsageError(f"Unknown padding_mode {padding_mode!r}. Choose from: {', '.join(_PADDING_MODES)}.")
-    values = (padding,) if isinstance(padding, int | np.integer) else tuple(padding)
+    values: tuple[Any, ...] = tuple(padding) if isinstance(padding, Iterable) else (padding,)
     if len(values) not in (1, 2, 4) or not all(isinstance(value, int | np.integer) for value in values):
         raise UsageError(
             f"padding={padding!r} must be 1, 2 or 4 whole numbers: all sides, (left and right, top and bottom), "

@@ -2,9 +2,10 @@
 
 With `antialias=True` (the default) shrinking and every bicubic resize run on torch's 8-bit kernel, which computes what
 Pillow computes and takes a third of OpenCV's INTER_AREA time. On 40 COCO photos resized to 224x224 and five other
-sizes it stays within 2 levels of Pillow for bilinear (mean difference under 0.05, 99th percentile 1); bicubic has the
-same mean and 99th percentile, and up to 14 levels at a few hard edges. INTER_AREA was off by 1.6 on average, with a
-99th percentile of 12. Bilinear enlarging runs on OpenCV's INTER_LINEAR: mean under 0.25, at most 1 level.
+sizes it stays within 2 levels of Pillow (mean difference under 0.15, 99th percentile 1), where INTER_AREA was off by
+1.6 on average with a 99th percentile of 12. Only bicubic can be farther off at a few hard edges, up to 16 levels, as
+Pillow 13 may take the two sides in the other order. Bilinear enlarging runs on OpenCV's INTER_LINEAR: mean under 0.3,
+at most 1 level.
 
 `antialias=False` is plain OpenCV without a filter: faster, rougher, and not what Pillow gives.
 """

@@ -1,0 +1,110 @@
+"""A user's model and optimizer as TorchNano hands them back: same attributes, right precision, gradients shared."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
+
+from boxwright.core.types import Precision
+from boxwright.devices.base import Device
+
+_MODEL_DTYPE = {Precision.FP64: torch.float64, Precision.BF16_TRUE: torch.bfloat16}
+_LOW = (torch.float16, torch.bfloat16)
+
+
+def model_dtype(precision: Precision) -> torch.dtype:
+    """Return the number format of the weights: float32 but for "64" and "bf16-true"."""
+    return _MODEL_DTYPE.get(precision, torch.float32)
+
+
+def cast_floats(values: Any, dtype: torch.dtype) -> Any:
+    """Return nested values with every floating-point tensor in `dtype`."""
+    return tree_map(lambda v: v.to(dtype) if isinstance(v, Tensor) and v.is_floating_point() else v, values)
+
+
+class NanoModule(nn.Module):
+    """A model in its precision, behind DistributedDataParallel where there are several processes.
+
+    Attributes are the inner model's, for reading and for writing, and so are its state dict's keys. `_module` is what
+    runs: the model itself, or the parallel wrapper whose `.module` it is.
+    """
+
+    def __init__(self, inner: nn.Module, running: nn.Module, precision: Precision, device: Device) -> None:
+        super().__init__()
+        object.__setattr__(self, "_inner", inner)
+        self._module = running
+        object.__setattr__(self, "_precision", precision)
+        object.__setattr__(self, "_device", device)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the model's outputs, floats in float32 (float64 with precision "64")."""
+        dtype = model_dtype(self._precision)
+        if dtype is not torch.float32:
+            args, kwargs = cast_floats(args, dtype), cast_floats(kwargs, dtype)
+        with self._device.autocast(self._precision):
+            outputs = self._module(*args, **kwargs)
+        return tree_map(lambda v: v.float() if isinstance(v, Tensor) and v.dtype in _LOW else v, outputs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["_inner"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        inner = self.__dict__.get("_inner")
+        if inner is not None and name not in ("training", "_module") and hasattr(inner, name):
+            setattr(inner, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    # The keys of a state dict and the names of parameters are the inner model's: nobody should see the wrapping.
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the inner model's state dict."""
+        return self._inner.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load into the inner model."""
+        return self._inner.load_state_dict(*args, **kwargs)
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the inner model's parameters by name."""
+        return self._inner.named_parameters(*args, **kwargs)
+
+    def named_buffers(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the inner model's buffers by name."""
+        return self._inner.named_buffers(*args, **kwargs)
+
+    def no_sync(self) -> Any:
+        """Return a context in which gradients are not shared yet, for accumulating them over several batches."""
+        if isinstance(self._module, DistributedDataParallel):
+            return self._module.no_sync()
+        return torch.enable_grad()
+
+
+class ScaledOptimizer:
+    """An optimizer whose steps go through the loss scaler of fp16; everything else is the optimizer's own."""
+
+    def __init__(self, inner: Optimizer, scaler: torch.amp.GradScaler) -> None:
+        self._inner = inner
+        self._scaler = scaler
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The inner optimizer's class: learning rate schedulers ask for an `Optimizer`."""
+        return type(self._inner)
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Step with unscaled gradients; skip the step where they overflowed."""
+        if closure is not None:
+            raise ValueError("precision='16' can't step with a closure. Use precision='bf16' or '32'.")
+        taken: float | None = self._scaler.step(self._inner)
+        self._scaler.update()
+        return taken
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_inner"], name)

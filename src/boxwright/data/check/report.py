@@ -1,0 +1,204 @@
+"""What the linter found: `Finding`, `CheckReport`, and `usable`, which leaves bad images out."""
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from boxwright.core.errors import DataError, UsageError
+from boxwright.data.formats.faults import Severity
+from boxwright.data.formats.files import some, write_text
+from boxwright.data.records import PathText, Records
+
+RULES: dict[str, tuple[Severity, str]] = {
+    "bad-label": ("error", "a label file or an entry in it can't be read"),
+    "unknown-class": ("error", "a box of a class that the set does not have"),
+    "missing-image": ("error", "the labels name an image that is not there"),
+    "unreadable": ("error", "an image that can't be decoded"),
+    "empty-file": ("error", "an image of 0 bytes"),
+    "truncated": ("error", "an image that is cut off"),
+    "exif-frame": ("error", "the labels are in the stored frame of an image that EXIF turns"),
+    "wrong-size": ("error", "the labels give another size than the image has"),
+    "listed-twice": ("error", "an image that the labels list twice"),
+    "leaked-image": ("error", "the other part of the set has an image of the same content"),
+    "non-finite": ("error", "corners that are not a number or infinite"),
+    "degenerate-box": ("error", "a box without width or height"),
+    "box-outside": ("error", "a box wholly outside of the image"),
+    "unlabelled-image": ("warning", "an image without labels"),
+    "exif-rotated": ("warning", "an image that EXIF turns; boxes are taken to be in the displayed frame"),
+    "duplicate-image": ("warning", "two images of the same content"),
+    "tiny-box": ("warning", "a box less than a pixel wide or high"),
+    "box-over-edge": ("warning", "a box that sticks out of the image"),
+    "duplicate-box": ("warning", "a box that is there twice"),
+    "many-boxes": ("warning", "more boxes than training takes of an image"),
+    "unused-class": ("warning", "a class without a box"),
+}
+"""Every rule with its severity and what it finds, in the order of reports."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is wrong or odd.
+
+    Attributes:
+        rule: its name in `RULES`, such as "box-outside".
+        image: the image below the set's root, another file where there is no image, "" for the set as a whole.
+        index: the image's place in the set, None where it is not in it.
+        box: the box's place in the image, None where it is not about one box.
+        message: a sentence.
+    """
+
+    rule: str
+    image: str
+    message: str
+    index: int | None = None
+    box: int | None = None
+
+    @property
+    def severity(self) -> Severity:
+        """Whether it is an "error", which must not be trained on, or a "warning"."""
+        return RULES[self.rule][0]
+
+    def __str__(self) -> str:
+        box = "" if self.box is None else f" box {self.box}"
+        return f"{self.image}{box}: {self.message}" if self.image else self.message
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckReport:
+    """All that the linter found in a set.
+
+    Attributes:
+        root: the folder that images are named relative to.
+        images: how many images the labels name, those that are missing too.
+        checked: how many of them are in the set.
+        boxes: how many boxes those have.
+        findings: in the order of `RULES`, which has errors first.
+    """
+
+    root: str
+    images: int
+    checked: int
+    boxes: int
+    findings: tuple[Finding, ...] = ()
+
+    @cached_property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that must not be trained on."""
+        return tuple(f for f in self.findings if f.severity == "error")
+
+    @cached_property
+    def warnings(self) -> tuple[Finding, ...]:
+        """The findings that may be meant so."""
+        return tuple(f for f in self.findings if f.severity == "warning")
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no error."""
+        return not self.errors
+
+    @cached_property
+    def error_fraction(self) -> float:
+        """The part of all images that has an error or is missing."""
+        return len({f.image for f in self.errors}) / max(self.images, 1)
+
+    def bad_images(self) -> list[int]:
+        """Return the places in the set of the images with errors."""
+        return sorted({f.index for f in self.errors if f.index is not None})
+
+    def counts(self) -> dict[str, int]:
+        """Return how many findings each rule has, errors first."""
+        return dict(Counter(f.rule for f in self.findings))
+
+    def summary(self) -> str:
+        """Return one sentence."""
+        size = f"{_count(self.images, 'image')} with {_count(self.boxes, 'box', 'boxes')}"
+        if not self.findings:
+            return f"{size}: nothing wrong."
+        parts = []
+        if self.errors:
+            bad = len({f.image for f in self.errors})
+            parts.append(f"{_count(len(self.errors), 'error')} in {_count(bad, 'image')}")
+        if self.warnings:
+            parts.append(_count(len(self.warnings), "warning"))
+        return f"{size}: {', '.join(parts)}."
+
+    def lines(self, limit: int = 5) -> list[str]:
+        """Return the report as text lines, with at most `limit` findings of each rule."""
+        out = [self.summary()]
+        for severity, findings in (("error", self.errors), ("warning", self.warnings)):
+            for rule, count in Counter(f.rule for f in findings).items():
+                out.append(f"{severity} {rule}: {count}")
+                shown = [f for f in findings if f.rule == rule][:limit]
+                out += [f"  {finding}" for finding in shown]
+                if count > limit:
+                    out.append(f"  and {count - limit} more")
+        return out
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain JSON values."""
+        return {
+            "root": self.root,
+            "images": self.images,
+            "checked": self.checked,
+            "boxes": self.boxes,
+            "error_fraction": self.error_fraction,
+            "errors": len(self.errors),
+            "warnings": len(self.warnings),
+            "counts": self.counts(),
+            "findings": [asdict(f) | {"severity": f.severity} for f in self.findings],
+        }
+
+    def save(self, path: PathText) -> None:
+        """Write the report as JSON, the folder too.
+
+        Raises:
+            DataError: the file can't be written.
+        """
+        write_text(Path(path), json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n")
+
+
+def usable(
+    records: Records, report: CheckReport, *, threshold: float = 0.05, report_path: PathText | None = None
+) -> tuple[Records, tuple[str, ...]]:
+    """Return the set without its bad images, and the names of those that were left out.
+
+    Args:
+        records: the set.
+        report: what `check_records` said of this very set.
+        threshold: the part of the images that may have errors.
+        report_path: where the report was saved, for the error.
+
+    Raises:
+        DataError: more images than that have errors, or no good one is left.
+        UsageError: the report is about another set, or the threshold is no part.
+    """
+    if not 0 <= threshold <= 1:
+        raise UsageError(f"threshold={threshold!r} is no part of the images. Use a number from 0 to 1.")
+    if report.checked != len(records) or report.root != str(records.root):
+        raise UsageError(
+            f"The report is about {report.checked} images in {report.root!r}, the set has {len(records)} in "
+            f"{str(records.root)!r}. Check this set first."
+        )
+    bad = report.bad_images()
+    names = tuple(dict.fromkeys(f.image for f in report.errors))
+    see = f" The whole report is in {str(report_path)!r}." if report_path is not None else ""
+    if report.error_fraction > threshold:
+        raise DataError(
+            f"{len(names)} of {report.images} images have errors ({report.error_fraction:.1%}), more than the "
+            f"{threshold:.1%} that are allowed: {some(names)}. First: {report.errors[0]}{see} "
+            "Correct them, or raise the threshold."
+        )
+    if len(records) and len(bad) == len(records):
+        raise DataError(f"Every one of the {len(records)} images has errors. First: {report.errors[0]}{see}")
+    keep = np.ones(len(records), np.bool_)
+    keep[bad] = False
+    return (records.select(keep) if bad else records), names
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"

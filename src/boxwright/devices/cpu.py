@@ -1,0 +1,59 @@
+"""The CPU."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from boxwright.core.cpu import Cpu, read_cpu
+from boxwright.core.types import Precision
+from boxwright.devices.base import Support
+
+_AUTOCAST = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
+
+
+class CpuDevice:
+    """Any x86 or ARM processor."""
+
+    name = "cpu"
+    collective = "gloo"
+
+    def __init__(self, cpu: Cpu | None = None) -> None:
+        self._cpu = cpu or read_cpu()
+
+    def count(self) -> int:
+        """Return 1: processes share the CPU by its cores."""
+        return 1
+
+    def place(self, local_rank: int) -> torch.device:  # noqa: ARG002 - every rank is on the CPU
+        """Return the CPU."""
+        return torch.device("cpu")
+
+    def supports(self, precision: Precision) -> Support:
+        """Return whether a precision can be trained here."""
+        isa = self._cpu.isa
+        if precision in (Precision.FP64, Precision.FP32):
+            return Support(ok=True)
+        if precision in (Precision.BF16, Precision.BF16_TRUE):
+            if "amx" in isa:
+                return Support(ok=True, note="bf16 runs on AMX")
+            if "bf16" in isa:
+                return Support(ok=True, note="bf16 runs on AVX-512 BF16 instructions")
+            return Support(ok=True, note="this CPU has no bf16 instructions: bf16 works, but slower than 32")
+        if precision is Precision.FP16:
+            return Support(ok=True, note="fp16 is emulated on most CPUs and slower than 32; bf16 is the fast choice")
+        return Support(ok=False, note="int8 is for inference; train in 32 or bf16 and quantise afterwards")
+
+    def autocast(self, precision: Precision) -> AbstractContextManager[None]:
+        """Return the context of the forward pass."""
+        dtype = _AUTOCAST.get(precision)
+        return nullcontext() if dtype is None else torch.autocast("cpu", dtype=dtype)
+
+    def make_scaler(self, precision: Precision) -> torch.amp.GradScaler | None:
+        """Return the loss scaler of fp16."""
+        return torch.amp.GradScaler("cpu") if precision is Precision.FP16 else None
+
+    def end_of_step(self) -> None:
+        """Do nothing: CPU work is done when it returns."""
+
+    def synchronize(self) -> None:
+        """Do nothing: CPU work is done when it returns."""
