@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
+from boxwright.accel.plan import Plan
 from boxwright.core.types import Precision
 from boxwright.devices.base import Device
 
@@ -26,6 +27,13 @@ def cast_floats(values: Any, dtype: torch.dtype) -> Any:
     return tree_map(lambda v: v.to(dtype) if isinstance(v, Tensor) and v.is_floating_point() else v, values)
 
 
+def _channels_last(values: Any) -> Any:
+    return tree_map(
+        lambda v: v.contiguous(memory_format=torch.channels_last) if isinstance(v, Tensor) and v.ndim == 4 else v,
+        values,
+    )
+
+
 class NanoModule(nn.Module):
     """A model in its precision, behind DistributedDataParallel where there are several processes.
 
@@ -33,19 +41,20 @@ class NanoModule(nn.Module):
     runs: the model itself, or the parallel wrapper whose `.module` it is.
     """
 
-    def __init__(self, inner: nn.Module, running: nn.Module, precision: Precision, device: Device) -> None:
+    def __init__(self, inner: nn.Module, running: nn.Module, plan: Plan, device: Device) -> None:
         super().__init__()
-        object.__setattr__(self, "_inner", inner)
         self._module = running
-        object.__setattr__(self, "_precision", precision)
-        object.__setattr__(self, "_device", device)
+        # Not as submodules: the inner model is inside `_module` already.
+        self.__dict__.update(_inner=inner, _plan=plan, _device=device)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's outputs, floats in float32 (float64 with precision "64")."""
-        dtype = model_dtype(self._precision)
+        precision, dtype = self._plan.precision, model_dtype(self._plan.precision)
         if dtype is not torch.float32:
             args, kwargs = cast_floats(args, dtype), cast_floats(kwargs, dtype)
-        with self._device.autocast(self._precision):
+        if self._plan.channels_last:
+            args, kwargs = _channels_last(args), _channels_last(kwargs)
+        with self._device.autocast(precision):
             outputs = self._module(*args, **kwargs)
         return tree_map(lambda v: v.float() if isinstance(v, Tensor) and v.dtype in _LOW else v, outputs)
 

@@ -46,6 +46,16 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
         "yolox_x": _yolox("yolox_x"),
         "yolov3": _yolox("yolov3"),
     },
+    "device": {
+        "cpu": Entry(target="boxwright.devices.cpu:CpuDevice", packages=("torch",), extra="train"),
+        "cuda": Entry(target="boxwright.devices.cuda:CudaDevice", packages=("torch",), extra="train"),
+    },
+    "launcher": {
+        "subprocess": Entry(
+            target="boxwright.launchers.subprocess_:SubprocessLauncher", packages=("cloudpickle",), extra="train"
+        ),
+        "spawn": Entry(target="boxwright.launchers.spawn:SpawnLauncher", packages=("cloudpickle",), extra="train"),
+    },
     "recipe": {
         "train": Entry(target="boxwright.recipes.train:train", packages=("torch", "safetensors"), extra="train"),
         "train_config": Entry(target="boxwright.recipes.train:TrainConfig", packages=("torch",), extra="train"),

@@ -186,7 +186,7 @@ class _Index:
         file = folder / f"{stem}.npz"
         empty = cls(file, 0, 0, {})
         try:
-            with np.load(file, allow_pickle=False) as saved:
+            with open(file, "rb") as opened, np.load(opened, allow_pickle=False) as saved:
                 version, generation, length = saved["head"].tolist()
                 if version != _FORMAT:
                     return empty

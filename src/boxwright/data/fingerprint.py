@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from boxwright.core.errors import DataError
 from boxwright.data.formats.files import read_text, some, write_text
 from boxwright.data.records import PathText, Records
+from boxwright.data.threads import map_threads
 
 _VERSION = 1
 _READERS = 8
@@ -95,11 +95,8 @@ def fingerprint(records: Records, *, content: bool = False) -> Fingerprint:
             return ImagePrint(-1, 0, labels)
         return ImagePrint(status.st_size, status.st_mtime_ns, labels, found)
 
-    if content:
-        with ThreadPoolExecutor(_READERS, "boxwright-fingerprint") as pool:
-            prints = list(pool.map(one, range(len(records))))
-    else:
-        prints = [one(i) for i in range(len(records))]
+    # Asking for length and date is too little work for threads.
+    prints = map_threads(one, len(records), _READERS) if content else map(one, range(len(records)))
     return Fingerprint(
         names=records.names,
         category_ids=records.category_ids,

@@ -2,13 +2,13 @@
 
 import io
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import BinaryIO
 
 from boxwright.core.errors import DataError
 from boxwright.data.decode import read_image
 from boxwright.data.records import PathText
+from boxwright.data.threads import map_threads
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _EXIF = b"Exif\0\0"
@@ -77,8 +77,7 @@ def read_size_hw(path: PathText) -> tuple[int, int]:
 
 def read_sizes_hw(paths: Sequence[PathText]) -> Iterator[tuple[int, int] | None]:
     """Give the size of each image as displayed, in order; None for a file that can't be read."""
-    with ThreadPoolExecutor(_READERS, "boxwright-header") as pool:
-        yield from pool.map(_size_or_none, paths)
+    yield from map_threads(lambda i: _size_or_none(paths[i]), len(paths), _READERS)
 
 
 def _size_or_none(path: PathText) -> tuple[int, int] | None:

@@ -1,20 +1,12 @@
 """The seam of the devices: everything that differs between kinds of hardware is behind it."""
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from boxwright.core.types import Precision
-
-
-@dataclass(frozen=True, slots=True)
-class Support:
-    """Whether a precision can be trained on a device, and what to know about it."""
-
-    ok: bool
-    note: str = ""
+from boxwright.devices.support import Support
 
 
 class Device(Protocol):

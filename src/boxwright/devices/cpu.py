@@ -6,7 +6,7 @@ import torch
 
 from boxwright.core.cpu import Cpu, read_cpu
 from boxwright.core.types import Precision
-from boxwright.devices.base import Support
+from boxwright.devices.support import Support, cpu_support
 
 _AUTOCAST = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
@@ -30,18 +30,7 @@ class CpuDevice:
 
     def supports(self, precision: Precision) -> Support:
         """Return whether a precision can be trained here."""
-        isa = self._cpu.isa
-        if precision in (Precision.FP64, Precision.FP32):
-            return Support(ok=True)
-        if precision in (Precision.BF16, Precision.BF16_TRUE):
-            if "amx" in isa:
-                return Support(ok=True, note="bf16 runs on AMX")
-            if "bf16" in isa:
-                return Support(ok=True, note="bf16 runs on AVX-512 BF16 instructions")
-            return Support(ok=True, note="this CPU has no bf16 instructions: bf16 works, but slower than 32")
-        if precision is Precision.FP16:
-            return Support(ok=True, note="fp16 is emulated on most CPUs and slower than 32; bf16 is the fast choice")
-        return Support(ok=False, note="int8 is for inference; train in 32 or bf16 and quantise afterwards")
+        return cpu_support(precision, self._cpu.isa)
 
     def autocast(self, precision: Precision) -> AbstractContextManager[None]:
         """Return the context of the forward pass."""

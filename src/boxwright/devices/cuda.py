@@ -6,7 +6,7 @@ import torch
 
 from boxwright.core.errors import UsageError
 from boxwright.core.types import Precision
-from boxwright.devices.base import Support
+from boxwright.devices.support import Support
 
 _AUTOCAST = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 

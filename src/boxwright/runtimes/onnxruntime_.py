@@ -64,7 +64,7 @@ class OnnxFile:
             return None
         try:
             return Spec.from_dict(json.loads(stored))
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise CheckpointError(f"The description inside {str(self.path)!r} can't be read: {error!r}") from error
 
 

@@ -55,7 +55,7 @@ def test_a_folder_with_two_formats_must_be_told_which(tmp_path: Path, scenes: Re
     assert read_records(tmp_path / "both/data.yaml").differences(scenes) == ["root"]
     with pytest.raises(DataError, match="no set in the format 'voc'"):
         read_records(tmp_path / "both", format="voc")
-    with pytest.raises(UsageError, match="Unknown format 'vok'. Did you mean 'voc'"):
+    with pytest.raises(UsageError, match=r"Unknown format 'vok'\. Did you mean 'voc'"):
         read_records(tmp_path / "both", format="vok")  # type: ignore[arg-type]
 
 

@@ -113,7 +113,7 @@ def test_parts_with_other_classes_get_the_same_ones_or_are_refused(tmp_path: Pat
     assert val.names == train.names == ("circle", "star")
     assert set(val.class_ids.tolist()) == {1}
     (root / "annotations/instances_val.json").unlink()
-    with pytest.raises(DataError, match="'train' and 'test' of .* differ in their classes.*'square'"):
+    with pytest.raises(DataError, match=r"'train' and 'test' of .* differ in their classes.*'square'"):
         read_splits(root)
 
 

@@ -77,7 +77,7 @@ def test_the_usual_layouts_are_found(tmp_path: Path, labels: str, images: str, n
 def test_two_sets_in_one_folder_must_be_named(tmp_path: Path) -> None:
     lay_out(tmp_path / "VOC2007", THREE)
     lay_out(tmp_path / "VOC2012", THREE)
-    with pytest.raises(DataError, match="2 Pascal VOC sets in .*: 'VOC2007', 'VOC2012'. Name the one"):
+    with pytest.raises(DataError, match=r"2 Pascal VOC sets in .*: 'VOC2007', 'VOC2012'\. Name the one"):
         read_voc(tmp_path)
     assert len(read_voc(tmp_path / "VOC2012")) == 3
 
@@ -128,7 +128,7 @@ def test_an_xml_without_an_image_is_left_out_and_named(tmp_path: Path, caplog: p
     assert len(records) == 2
     assert "1 images that" in caplog.text
     shutil.rmtree(tmp_path / "JPEGImages")
-    with pytest.raises(DataError, match="None of the 3 images of .* was found, the first being 'a.jpg'"):
+    with pytest.raises(DataError, match=r"None of the 3 images of .* was found, the first being 'a\.jpg'"):
         read_voc(tmp_path)
 
 

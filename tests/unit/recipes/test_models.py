@@ -42,6 +42,7 @@ def test_a_bare_name_is_looked_for_in_the_usual_places(
 
 def test_a_name_without_weights_says_where_they_may_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(CheckpointError, match=r"No weights for 'yolox_s'.*yolox_s\.pth.*'weights'.*Nothing is downl"):
         find_model("yolox_s")
 

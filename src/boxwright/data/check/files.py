@@ -3,7 +3,6 @@
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +13,7 @@ from boxwright.data.check.report import Finding
 from boxwright.data.decode import decode_image
 from boxwright.data.header import parse_header
 from boxwright.data.records import Records
-
-_PIECE = 4096
+from boxwright.data.threads import map_threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +35,7 @@ class FileFacts:
 
 def check_files(records: Records, workers: int) -> Iterator[FileFacts]:
     """Give what is to be said of each image by its file, in order; every file is read and decoded once."""
-    with ThreadPoolExecutor(workers, "boxwright-check") as pool:
-        # In pieces: a future for each of a million images takes more memory than the images.
-        for start in range(0, len(records), _PIECE):
-            piece = range(start, min(start + _PIECE, len(records)))
-            yield from pool.map(_check_file, [records] * len(piece), piece)
+    yield from map_threads(lambda i: _check_file(records, i), len(records), workers)
 
 
 def check_repeats(records: Records, facts: Sequence[FileFacts]) -> Iterator[Finding]:
@@ -75,11 +69,10 @@ def check_leaks(records: Records, facts: Sequence[FileFacts], other: Records, wo
             return b""
         return b""
 
-    with ThreadPoolExecutor(workers, "boxwright-check") as pool:
-        owner = {found: i for i, found in enumerate(pool.map(digest, range(len(other)))) if found}
+    owner = {found: i for i, found in enumerate(map_threads(digest, len(other), workers)) if found}
     for i, fact in enumerate(facts):
         if fact.digest and fact.digest in owner:
-            message = f"the other part has the same content as {other.relative_path(owner[fact.digest])!r}."
+            message = f"the other part of the set has it too, as {other.relative_path(owner[fact.digest])!r}."
             yield Finding(rule="leaked-image", image=records.relative_path(i), index=i, message=message)
 
 

@@ -159,7 +159,7 @@ class CheckReport:
         Raises:
             DataError: the file can't be written.
         """
-        write_text(Path(path), json.dumps(self.to_dict(), ensure_ascii=False, indent=1) + "\n")
+        write_text(Path(path), json.dumps(self.to_dict(), indent=1) + "\n")
 
 
 def usable(

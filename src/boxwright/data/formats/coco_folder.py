@@ -57,8 +57,9 @@ def find_coco(place: Path) -> CocoFolder | None:
     place = Path(os.path.abspath(place))
     if place.is_file():
         return CocoFolder(place=place, files={"": (place,)}) if place.suffix.lower() == ".json" else None
-    found = [file for file in json_files(place) if _looks_like_coco(file)]
-    found = [file for file in found if file.name.startswith("instances")] or found
+    files = json_files(place)
+    named = [file for file in files if file.name.startswith("instances") and _looks_like_coco(file)]
+    found = named or [file for file in files if _looks_like_coco(file)]
     by_split: dict[str, tuple[Path, ...]] = {}
     for file in found:
         split = split_of(file.stem) or (split_of(file.parent.name) if file.parent != place else None) or ""

@@ -103,4 +103,7 @@ def _has_xml(folder: Path, *patterns: str) -> bool:
 
 
 def _folders(place: Path) -> list[Path]:
-    return sorted(f for f in place.iterdir() if f.is_dir()) if place.is_dir() else []
+    try:
+        return sorted(f for f in place.iterdir() if f.is_dir())
+    except OSError:
+        return []

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from boxwright.data.formats.files import read_lines, read_text
 from boxwright.data.formats.splits import SPLIT_FOLDERS, needed, split_of
 
 _YAML_NAMES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
+
+# So many text files tell whether a folder holds labels.
+_LOOKED_AT = 100
 
 CLASS_FILE = "classes.txt"
 """Class names, one a line, where there is no yaml."""
@@ -214,7 +218,7 @@ def _by_folders(place: Path) -> dict[str, tuple[Path, ...]]:
 
 def _has_labels(folder: Path) -> bool:
     labels = label_folder(folder)
-    texts = (file for pattern in ("*.txt", "*/*.txt") for file in labels.glob(pattern))
+    texts = islice((file for pattern in ("*.txt", "*/*.txt") for file in labels.glob(pattern)), _LOOKED_AT)
     if labels != folder:
         return any(file.name != CLASS_FILE for file in texts)
     # Beside the images any text may lie: a label has its image.

@@ -1,0 +1,466 @@
+"""TorchNano: keep your own training loop, change a handful of lines, get processes, pinned cores and precision.
+
+Built on torch's DistributedDataParallel directly. Lightning's Fabric was tried first: it turns precision 16 on a CPU
+into bf16 without a word, brings 115 MB and two seconds of imports, and its part of the work is what this file holds.
+"""
+
+import gc
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from boxwright.accel import ipex
+from boxwright.accel.checkpoint import load_checkpoint, save_checkpoint
+from boxwright.accel.loaders import NanoLoader, move, share
+from boxwright.accel.module import NanoModule, ScaledOptimizer, model_dtype
+from boxwright.accel.plan import Plan
+from boxwright.core import catalogue
+from boxwright.core.cpu import read_cpu
+from boxwright.core.errors import UsageError
+from boxwright.core.log import get_logger
+from boxwright.core.types import Precision
+from boxwright.core.world import World, current
+from boxwright.devices.base import Device
+
+_log = get_logger(__name__)
+_COLLECTIVE_TIMEOUT = timedelta(minutes=5)
+
+Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
+
+
+class TorchNano:
+    """A training loop of your own on all cores.
+
+    Subclass it, override `train`, pass model, optimizers and loaders through `setup`, call `self.backward(loss)`. Calling
+    `train` starts the processes and returns the first one's result; models among the arguments come back trained.
+
+    Args:
+        num_processes: how many processes; 1 stays in this one.
+        strategy: what starts them: "subprocess" or "spawn".
+        precision: 64, 32, 16, "bf16" or "bf16-true"; each is what it says.
+        device: "cpu" or "cuda".
+        use_ipex: use Intel's extension where it is installed and fits, else the same optimisations of stock PyTorch.
+        channels_last: lay images and weights channels last in memory.
+        cpu_for_each_process: which cpus each process gets, instead of an even share.
+        auto_lr: multiply learning rates by the number of processes in `setup`.
+        distributed_backend: the same as `strategy`.
+        accelerator: the same as `device`.
+        seed: of the order that shuffled loaders are read in.
+        broadcast_buffers: copy the first process's buffers (batch-norm statistics) to the others at every step.
+        find_unused_parameters: for models that leave parameters out in some steps.
+
+    Example:
+        >>> class MyNano(TorchNano):
+        ...     def train(self, model):
+        ...         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        ...         model, optimizer = self.setup(model, optimizer)
+        ...         self.backward(model(torch.ones(2, 3)).sum())
+        ...         optimizer.step()
+        ...         return self.world_size
+        >>> MyNano().train(nn.Linear(3, 1))
+        1
+    """
+
+    def __init__(
+        self,
+        num_processes: int | None = None,
+        use_ipex: bool = False,
+        strategy: str | None = None,
+        precision: str | int = 32,
+        cpu_for_each_process: Sequence[Sequence[int]] | None = None,
+        channels_last: bool = False,
+        auto_lr: bool = False,
+        *,
+        device: str | None = None,
+        accelerator: str | None = None,
+        distributed_backend: str | None = None,
+        seed: int = 0,
+        broadcast_buffers: bool = True,
+        find_unused_parameters: bool = False,
+    ) -> None:
+        strategy = _one_of("strategy", strategy, "distributed_backend", distributed_backend)
+        device = _one_of("device", device, "accelerator", accelerator) or "cpu"
+        self._device: Device = catalogue.load("device", device)()
+        self._external = current()
+        wanted = self._external.local_world_size if self._external.world_size > 1 else num_processes
+        if self._external.world_size > 1 and num_processes not in (None, 1, self._external.world_size):
+            raise UsageError(
+                f"num_processes={num_processes!r}, but an outer launcher has started {self._external.world_size} "
+                "processes already. Leave num_processes out, or start the program without that launcher."
+            )
+        self._use_ipex = ipex.decide(use_ipex)
+        self.plan = Plan.resolve(
+            cpu=read_cpu(),
+            device=device,
+            precision=precision,
+            num_processes=wanted,
+            strategy=strategy,
+            cpu_for_each_process=cpu_for_each_process,
+            auto_lr=auto_lr,
+            channels_last=channels_last or use_ipex,
+            support=self._device.supports(Precision.parse(precision)),
+            device_count=self._device.count(),
+        )
+        self._seed = seed
+        self._ddp = {"broadcast_buffers": broadcast_buffers, "find_unused_parameters": find_unused_parameters}
+        self._world = World.single()
+        self._place = torch.device("cpu")
+        self._scaler: torch.amp.GradScaler | None = None
+        self._running = False
+        if type(self).train is not TorchNano.train:
+            self.train = self._start_train  # type: ignore[method-assign]
+
+    # What the user's loop asks for.
+
+    @property
+    def device(self) -> torch.device:
+        """Where this process's tensors belong."""
+        return self._place
+
+    @property
+    def global_rank(self) -> int:
+        """This process's number among all."""
+        return self._world.rank
+
+    @property
+    def local_rank(self) -> int:
+        """This process's number on its machine."""
+        return self._world.local_rank
+
+    @property
+    def node_rank(self) -> int:
+        """The number of this process's machine."""
+        return self._world.node_rank
+
+    @property
+    def world_size(self) -> int:
+        """How many processes there are."""
+        return self._world.world_size
+
+    @property
+    def is_global_zero(self) -> bool:
+        """Whether this is the first process."""
+        return self._world.is_first
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether there is more than one process."""
+        return self._world.world_size > 1
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the training loop; override it."""
+        raise UsageError("Override train() with the training loop, or use launch(function).")
+
+    def launch(self, function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
+        """Run `function(nano, *args, **kwargs)` in every process and return the first one's result."""
+        return self._start(function, args, kwargs)
+
+    def setup(self, model: nn.Module, *rest: Any) -> Any:
+        """Return model, optimizers and loaders ready for this process.
+
+        `setup(model)`, `setup(model, optimizer)`, `setup(model, [optimizers], *loaders)`: what came alone goes back alone,
+        what came as a list goes back as a list.
+
+        Raises:
+            UsageError: something is neither a model, an optimizer nor a loader.
+        """
+        module = self._setup_model(model, [o for item in rest for o in _as_list(item) if isinstance(o, Optimizer)])
+        ready: list[Any] = [module]
+        for item in rest:
+            many = isinstance(item, (list, tuple))
+            done = [self._setup_part(part) for part in _as_list(item)]
+            ready.append(done if many else done[0])
+        return module if len(ready) == 1 else tuple(ready)
+
+    def setup_dataloaders(self, *loaders: Any) -> Any:
+        """Return the loaders over this process's share; one goes back alone, several as a list."""
+        ready = [self._setup_loader(loader) for loader in loaders]
+        return ready[0] if len(ready) == 1 else ready
+
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        """Compute the gradients, scaled where the precision needs it."""
+        (loss if self._scaler is None else self._scaler.scale(loss)).backward(*args, **kwargs)
+        self._device.end_of_step()
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Return the context of this precision, for operations outside the model's forward."""
+        return self._device.autocast(self.plan.precision)
+
+    def clip_gradients(
+        self, module: nn.Module, optimizer: Any, *, max_norm: float | None = None, clip_val: float | None = None
+    ) -> Tensor | None:
+        """Cut the gradients to a norm (returned as it was before) or to a largest value."""
+        if (max_norm is None) == (clip_val is None):
+            raise UsageError("clip_gradients() takes either max_norm or clip_val.")
+        if self._scaler is not None and isinstance(optimizer, Optimizer):
+            self._scaler.unscale_(getattr(optimizer, "_inner", optimizer))
+        if max_norm is not None:
+            return nn.utils.clip_grad_norm_(module.parameters(), max_norm)
+        assert clip_val is not None
+        nn.utils.clip_grad_value_(module.parameters(), clip_val)
+        return None
+
+    def to_device(self, values: Any) -> Any:
+        """Return a module, tensor or nested values on this process's device."""
+        return values.to(self._place) if isinstance(values, nn.Module) else move(values, self._place)
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Print from the first process only."""
+        if self.is_global_zero:
+            print(*args, **kwargs)  # noqa: T201
+
+    def barrier(self) -> None:
+        """Wait until every process is here."""
+        if self.is_distributed:
+            distributed.barrier()
+
+    def all_reduce(self, value: Tensor, reduce_op: str = "mean") -> Tensor:
+        """Return the mean or sum of a tensor over all processes; the given tensor stays as it is."""
+        if reduce_op not in ("mean", "sum"):
+            raise UsageError(f"Unknown reduce_op {reduce_op!r}. Choose from: mean, sum.")
+        if not self.is_distributed:
+            return value
+        total = value.detach().clone()
+        distributed.all_reduce(total)
+        return total / self.world_size if reduce_op == "mean" else total
+
+    def all_gather(self, value: Any) -> Any:
+        """Return every process's tensor stacked, or for other values the list of them; alone, the value itself."""
+        if not self.is_distributed:
+            return value
+        if not isinstance(value, Tensor):
+            objects: list[Any] = [None] * self.world_size
+            distributed.all_gather_object(objects, value)
+            return objects
+        parts = [torch.empty_like(value) for _ in range(self.world_size)]
+        distributed.all_gather(parts, value.detach().contiguous())
+        return torch.stack(parts)
+
+    def broadcast(self, value: Any, src: int = 0) -> Any:
+        """Return one process's value in all of them."""
+        if not self.is_distributed:
+            return value
+        holder = [value]
+        distributed.broadcast_object_list(holder, src=src)
+        return holder[0]
+
+    def save(self, path: str | Path, state: Mapping[str, Any]) -> None:
+        """Write a checkpoint from the first process, whole or not at all; modules and optimizers by their state."""
+        if self.is_global_zero:
+            plain = {k: v.state_dict() if hasattr(v, "state_dict") else v for k, v in state.items()}
+            save_checkpoint(Path(path), plain)
+        self.barrier()
+
+    def load(self, path: str | Path, state: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return a checkpoint's values; those whose name is in `state` are loaded into its objects instead."""
+        loaded = load_checkpoint(Path(path))
+        for name, target in (state or {}).items():
+            if name not in loaded:
+                raise UsageError(f"The checkpoint {str(path)!r} holds no {name!r}. It holds: {', '.join(loaded)}.")
+            target.load_state_dict(loaded.pop(name))
+        return loaded
+
+    @staticmethod
+    def seed_everything(seed: int) -> int:
+        """Set torch's, numpy's and Python's random numbers."""
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002 - the global generator is what users' code draws from
+        return seed
+
+    # Setting up.
+
+    def _setup_model(self, model: nn.Module, optimizers: list[Optimizer]) -> NanoModule:
+        if isinstance(model, NanoModule):
+            raise UsageError("This model went through setup() before.")
+        if not isinstance(model, nn.Module):
+            raise UsageError(f"setup() wants a model first, not a {type(model).__name__}.")
+        model.to(device=self._place, dtype=model_dtype(self.plan.precision))
+        if self.plan.channels_last:
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        for optimizer in optimizers:
+            _follow(optimizer, self._place, model_dtype(self.plan.precision))
+            if self.plan.lr_factor != 1:
+                for group in optimizer.param_groups:
+                    group["lr"] *= self.plan.lr_factor
+        if self._use_ipex:
+            model = ipex.optimize(model, optimizers, self.plan.precision)
+        running: nn.Module = model
+        if self.is_distributed and any(p.requires_grad for p in model.parameters()):
+            device_ids = None if self._place.type == "cpu" else [self._place]
+            running = DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True, **self._ddp)
+        return NanoModule(model, running, self.plan, self._device)
+
+    def _setup_part(self, part: Any) -> Any:
+        if isinstance(part, Optimizer):
+            part.register_step_post_hook(lambda *_: self._device.end_of_step())
+            return part if self._scaler is None else ScaledOptimizer(part, self._scaler)
+        return self._setup_loader(part)
+
+    def _setup_loader(self, loader: Any) -> Any:
+        if not hasattr(loader, "__iter__"):
+            raise UsageError(f"setup() can't use a {type(loader).__name__}: it is no model, optimizer or loader.")
+        own = share(loader, rank=self.global_rank, world_size=self.world_size, seed=self._seed)
+        return NanoLoader(own, self._place)
+
+    # Starting.
+
+    def _start_train(self, *args: Any, **kwargs: Any) -> Any:
+        return self._start(type(self).train, args, kwargs)
+
+    def _start(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._running:  # a train() that calls super().train() or itself
+            return function(self, *args, **kwargs)
+        for line in self.plan.lines():
+            _log.debug("%s", line)
+        if self._external.world_size > 1 or self.plan.processes == 1:
+            world = self._external if self._external.world_size > 1 else World.single()
+            with self._work(world, threads=None):
+                return function(self, *args, **kwargs)
+        job = _Job(self, function, args, kwargs)
+        outcome = catalogue.load("launcher", self.plan.strategy)().run(job, self.plan.workers)
+        for module, state in zip(_modules((self.__dict__, args, kwargs)), outcome.states, strict=True):
+            module.load_state_dict(state)
+        return outcome.result
+
+    @contextmanager
+    def _work(self, world: World, threads: int | None) -> Iterator[None]:
+        """Be one process of the run: rank, device, precision, process group."""
+        self._world, self._running = world, True
+        self._place = self._device.place(world.local_rank)
+        self._scaler = self._device.make_scaler(self.plan.precision)
+        if threads is not None:
+            torch.set_num_threads(threads)
+        if world.world_size > 1:
+            distributed.init_process_group(self._device.collective, timeout=_COLLECTIVE_TIMEOUT)
+        try:
+            yield
+        finally:
+            self._running = False
+            if world.world_size > 1:
+                gc.collect()  # gloo aborts at exit while a parallel model is still alive
+                distributed.destroy_process_group()
+                self._world = World.single()
+
+
+class _Outcome:
+    def __init__(self, result: Any, states: list[dict[str, Tensor]]) -> None:
+        self.result = result
+        self.states = states
+
+
+class _Job:
+    """What crosses the border to a worker: the nano object, the function and its arguments."""
+
+    def __init__(self, nano: TorchNano, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        self.nano, self.function, self.args, self.kwargs = nano, function, args, kwargs
+
+    def __call__(self, world: World) -> _Outcome:
+        threads = self.nano.plan.workers[world.rank].threads
+        held = _modules((self.nano.__dict__, self.args, self.kwargs))
+        with self.nano._work(world, threads):
+            result = self.function(self.nano, *self.args, **self.kwargs)
+        states = [{k: v.detach().cpu() for k, v in m.state_dict().items()} for m in held] if world.is_first else []
+        if isinstance(result, NanoModule):
+            result = result._inner
+        return _Outcome(result if world.is_first else None, states)
+
+
+def _modules(values: Any) -> list[nn.Module]:
+    """Return the models in nested arguments, in a fixed order, each once."""
+    found: dict[int, nn.Module] = {}
+
+    def walk(value: Any) -> None:
+        if isinstance(value, nn.Module):
+            found.setdefault(id(value), value)
+        elif isinstance(value, Mapping):
+            for item in value.values():
+                walk(item)
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                walk(item)
+
+    walk(values)
+    return list(found.values())
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _one_of(name: str, value: str | None, other: str, alias: str | None) -> str | None:
+    if value is not None and alias is not None and value != alias:
+        raise UsageError(f"{name}={value!r} and {other}={alias!r} mean the same thing. Give one of them.")
+    return value if value is not None else alias
+
+
+def _follow(optimizer: Optimizer, device: torch.device, dtype: torch.dtype) -> None:
+    """Move an optimizer's state after its parameters, which keep their identity when a module moves."""
+    for state in optimizer.state.values():
+        for key, value in state.items():
+            if isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 0:
+                state[key] = value.to(device=device, dtype=dtype)
+
+
+def nano(**settings: Any) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+    """Return a decorator that runs a plain training function in several processes.
+
+    Models, optimizers and loaders among its arguments, by position or keyword, go through `setup`; `loss.backward()` stays
+    as written. Takes the settings of `TorchNano`.
+
+    Raises:
+        UsageError: precision is 16, whose loss must be scaled; that needs `TorchNano.backward`.
+
+    Example:
+        >>> @nano(num_processes=1)
+        ... def train(model, optimizer, batches):
+        ...     for batch in batches:
+        ...         optimizer.zero_grad()
+        ...         model(batch).sum().backward()
+        ...         optimizer.step()
+        ...     return "done"
+        >>> net = nn.Linear(2, 1)
+        >>> train(net, torch.optim.SGD(net.parameters(), lr=0.1), batches=[torch.ones(1, 2)])
+        'done'
+    """
+
+    def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+            runner = TorchNano(**settings)
+            if runner.plan.precision == "16":
+                raise UsageError(
+                    "@nano can't scale the loss that precision 16 needs. Use TorchNano, or precision='bf16'."
+                )
+            return runner.launch(_call_ready, function, args, kwargs)
+
+        run.__name__, run.__doc__ = function.__name__, function.__doc__
+        return run
+
+    return decorate
+
+
+def _call_ready(runner: TorchNano, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Set up what the function was given, and call it."""
+    values = [*args, *kwargs.values()]
+    models = [v for v in values if isinstance(v, nn.Module)]
+    optimizers = [v for v in values if isinstance(v, Optimizer)]
+    loaders = [v for v in values if isinstance(v, torch.utils.data.DataLoader)]
+    ready: dict[int, Any] = {}
+    for model in models:
+        own = {id(p) for p in model.parameters()}
+        of_model = [o for o in optimizers if any(id(p) in own for g in o.param_groups for p in g["params"])]
+        module, *wrapped = _as_list(runner.setup(model, *of_model))
+        ready[id(model)] = module
+        ready |= {id(o): w for o, w in zip(of_model, wrapped, strict=True)}
+    ready |= {id(loader): runner.setup_dataloaders(loader) for loader in loaders}
+    return function(*(ready.get(id(v), v) for v in args), **{name: ready.get(id(v), v) for name, v in kwargs.items()})

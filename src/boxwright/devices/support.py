@@ -1,0 +1,33 @@
+"""What a CPU can train in, told by its instruction sets. No torch is needed to ask."""
+
+from dataclasses import dataclass
+
+from boxwright.core.types import Precision
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """Whether a precision can be trained on a device, and what to know about it."""
+
+    ok: bool
+    note: str = ""
+
+
+def cpu_support(precision: Precision, isa: frozenset[str]) -> Support:
+    """Return whether a CPU with these instruction sets can train in a precision, and how well.
+
+    Example:
+        >>> cpu_support(Precision.BF16, frozenset({"avx2"})).note
+        'this CPU has no bf16 instructions: bf16 works, but slower than 32'
+    """
+    if precision in (Precision.FP64, Precision.FP32):
+        return Support(ok=True)
+    if precision in (Precision.BF16, Precision.BF16_TRUE):
+        if "amx" in isa:
+            return Support(ok=True, note="bf16 runs on AMX")
+        if "bf16" in isa:
+            return Support(ok=True, note="bf16 runs on AVX-512 BF16 instructions")
+        return Support(ok=True, note="this CPU has no bf16 instructions: bf16 works, but slower than 32")
+    if precision is Precision.FP16:
+        return Support(ok=True, note="fp16 is emulated on most CPUs and slower than 32; bf16 is the fast choice")
+    return Support(ok=False, note="int8 is for inference; train in 32 or bf16 and quantise afterwards")

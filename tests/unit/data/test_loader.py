@@ -1,0 +1,373 @@
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from boxwright.core.errors import DataError, UsageError, WorkerError
+from boxwright.data.batch import Batch, Position
+from boxwright.data.dataset import DetectionDataset, Sample
+from boxwright.data.loader import Loader
+from boxwright.data.recipe import recipe_for
+from boxwright.data.records import Records
+from boxwright.data.synthetic import generate_scenes
+
+SIZE = (64, 96)
+FULL = recipe_for("yolox_s")
+FIXED = replace(FULL, multiscale=None)
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
+    return generate_scenes(tmp_path_factory.mktemp("scenes") / "set", images=22, seed=5, size_hw=(80, 120))
+
+
+@pytest.fixture
+def training(records: Records) -> DetectionDataset:
+    return DetectionDataset(records, SIZE, recipe=FULL, seed=11)
+
+
+@pytest.fixture
+def evaluation(records: Records) -> DetectionDataset:
+    return DetectionDataset(records, SIZE, recipe=None)
+
+
+def take(dataset: DetectionDataset, batches: int, **options: Any) -> list[Batch]:
+    options = {"batch_size": 4, "infinite": True} | options
+    with Loader(dataset, **options) as loader:
+        return [batch for batch, _ in zip(loader, range(batches), strict=False)]
+
+
+def digest(batches: list[Batch]) -> str:
+    found = hashlib.sha256()
+    for batch in batches:
+        for array in (batch.images, batch.targets, batch.image_ids, batch.sizes_hw, batch.ratios):
+            found.update(str(array.shape).encode() + array.tobytes())
+        found.update(str(batch.position).encode())
+    return found.hexdigest()
+
+
+def ids(batches: list[Batch]) -> list[list[int]]:
+    return [batch.image_ids.tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_neither_workers_nor_prefetch_change_a_batch(training: DetectionDataset, workers: int, prefetch: int) -> None:
+    expected = digest(take(training, 12, workers=0))
+    assert digest(take(training, 12, workers=workers, prefetch=prefetch)) == expected
+
+
+def test_two_ranks_share_out_what_one_process_would_get(training: DetectionDataset) -> None:
+    alone = take(training, 8, batch_size=4)
+    pair = [take(training, 8, batch_size=2, rank=rank, world_size=2) for rank in (0, 1)]
+    for one, first, second in zip(alone, *pair, strict=True):
+        assert np.array_equal(one.images, np.concatenate((first.images, second.images)))
+        assert one.image_ids.tolist() == [*first.image_ids, *second.image_ids]
+
+
+def test_other_processes_make_the_same_batches(training: DetectionDataset, tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from test_loader import *\n"
+        "from boxwright.data.formats.coco import read_coco\n"
+        "dataset = DetectionDataset(read_coco(sys.argv[2]), SIZE, recipe=FULL, seed=11)\n"
+        "print(digest(take(dataset, 5, batch_size=2, rank=int(sys.argv[3]), world_size=2)))\n"
+    )
+    root = training.records.root.parent
+    tests = Path(__file__).parents[2]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(Path(__file__).parent), str(root), str(rank)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(tests)])},
+        )
+        for rank in (0, 1)
+    ]
+    for rank, process in enumerate(processes):
+        expected = digest(take(training, 5, batch_size=2, rank=rank, world_size=2))
+        assert process.communicate(timeout=120)[0].strip() == expected
+
+
+@pytest.mark.parametrize("stop", [1, 3, 5, 7, 12])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_resumed_in_mid_epoch_goes_on_bit_for_bit(training: DetectionDataset, stop: int, workers: int) -> None:
+    whole = take(training, 15, workers=workers)
+    with Loader(training, batch_size=4, workers=workers, infinite=True) as loader:
+        for _, _ in zip(range(stop), loader, strict=False):
+            pass
+        position = loader.position
+    again = DetectionDataset(training.records, SIZE, recipe=FULL, seed=11)
+    rest = take(again, 15 - stop, workers=workers, start=tuple(position))
+    assert digest(rest) == digest(whole[stop:])
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_without_drop_last_an_epoch_touches_every_image_once(training: DetectionDataset, world_size: int) -> None:
+    parts = []
+    for rank in range(world_size):
+        with Loader(training, batch_size=4, rank=rank, world_size=world_size, drop_last=False) as loader:
+            parts.append(ids(list(loader)))
+    assert len({len(part) for part in parts}) == 1
+    assert sorted(i for part in parts for batch in part for i in batch) == list(range(22))
+
+
+def test_a_rank_that_would_get_nothing_is_given_an_image_again(training: DetectionDataset) -> None:
+    # 22 = 7 runs of 3, and one image for three processes.
+    last = [take(training, 8, batch_size=1, rank=r, world_size=3, drop_last=False)[7] for r in range(3)]
+    assert [len(batch) for batch in last] == [1, 1, 1]
+
+
+def test_drop_last_leaves_out_what_does_not_fill_a_batch_for_all(training: DetectionDataset) -> None:
+    with Loader(training, batch_size=4, world_size=2) as loader:
+        assert len(loader) == 2
+        assert [len(batch) for batch in loader] == [4, 4]
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_batch_larger_than_the_set_works(training: DetectionDataset, drop_last: bool, world_size: int) -> None:
+    found = []
+    for rank in range(world_size):
+        with Loader(training, batch_size=64, rank=rank, world_size=world_size, drop_last=drop_last) as loader:
+            (batch,) = loader
+            found += batch.image_ids.tolist()
+    assert sorted(found) == list(range(22))
+
+
+def test_a_set_of_one_image_works(records: Records) -> None:
+    dataset = DetectionDataset(records.select([3]), SIZE, recipe=FULL)
+    batches = take(dataset, 5, batch_size=8, world_size=2, rank=1)
+    assert ids(batches) == [[3]] * 5
+
+
+@pytest.mark.parametrize(("world_size", "batch_size"), [(1, 5), (2, 4), (3, 4), (5, 1), (30, 2)])
+def test_evaluation_loses_and_doubles_no_image(
+    evaluation: DetectionDataset, world_size: int, batch_size: int
+) -> None:
+    found = []
+    for rank in range(world_size):
+        with Loader(evaluation, batch_size=batch_size, rank=rank, world_size=world_size) as loader:
+            batches = list(loader)
+            assert len(batches) == len(loader)
+            found += [i for batch in ids(batches) for i in batch]
+    assert sorted(found) == list(range(22))
+
+
+def test_evaluation_batches_say_how_to_get_back_to_the_files(evaluation: DetectionDataset) -> None:
+    with Loader(evaluation, batch_size=5) as loader:
+        for batch in loader:
+            assert (batch.sizes_hw == (80, 120)).all()
+            assert np.allclose(batch.ratios, 0.8)
+
+
+def test_a_second_loop_goes_on_with_the_next_epoch(training: DetectionDataset) -> None:
+    with Loader(training, batch_size=5) as loader:
+        first, second = list(loader), list(loader)
+    assert [b.position for b in first] == [(0, b) for b in range(4)]
+    assert [b.position for b in second] == [(1, b) for b in range(4)]
+    assert ids(first) != ids(second)
+
+
+def test_a_loop_that_was_left_goes_on_where_it_was(training: DetectionDataset) -> None:
+    expected = ids(take(training, 6))
+    with Loader(training, batch_size=4, infinite=True) as loader:
+        # The fault of one ancestor: a fresh iterator for each step, which saw the first batch for ever.
+        found = [next(iter(loader)).image_ids.tolist() for _ in range(6)]
+    assert found == expected
+
+
+def test_position_is_the_batch_that_comes_next(training: DetectionDataset) -> None:
+    with Loader(training, batch_size=8) as loader:
+        assert loader.position == Position(0, 0)
+        positions = [loader.position for _ in loader]
+        assert positions == [(0, 1), (1, 0)]
+        loader.seek((5, 1))
+        assert [batch.position for batch in loader] == [(5, 1)]
+
+
+def test_batches_change_size_every_ten_and_all_ranks_agree(training: DetectionDataset) -> None:
+    pair = [
+        [b.images.shape[1:3] for b in take(training, 22, batch_size=1, rank=r, world_size=2, workers=0)] for r in (0, 1)
+    ]
+    assert pair[0] == pair[1]
+    assert len(set(pair[0][:10])) == 1
+    assert len({b.images.shape for e in range(8) for b in take(training, 1, start=(e, 0))}) > 2
+
+
+def test_evaluation_always_has_the_input_size(evaluation: DetectionDataset) -> None:
+    with Loader(evaluation, batch_size=22) as loader:
+        (batch,) = loader
+    assert batch.images.shape == (22, *SIZE, 3)
+    assert batch.images.flags.c_contiguous
+
+
+def test_more_boxes_than_the_fixed_number_are_counted_and_said_once(
+    records: Records, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = DetectionDataset(records, SIZE, recipe=replace(FIXED, scale=(0.4, 0.5)), seed=1)
+    whole = take(dataset, 5)
+    with Loader(dataset, batch_size=4, max_boxes=3, infinite=True) as loader:
+        cut = [batch for batch, _ in zip(loader, range(5), strict=False)]
+        dropped = loader.dropped_boxes
+    counts = np.concatenate([(batch.targets[..., 3] > 0).sum(axis=1) for batch in whole])
+    assert dropped == (counts - 3).clip(0).sum() > 0
+    assert all(batch.targets.shape[1] == 3 for batch in cut)
+    assert caplog.text.count("max_boxes=3") == 1
+
+
+class FaultyDataset(DetectionDataset):
+    """Fails at one image in a way that nobody foresaw."""
+
+    def sample(self, epoch: int, index: int, **options: Any) -> Sample:
+        if index == 7:
+            raise ZeroDivisionError("division by zero")
+        return super().sample(epoch, index, **options)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_failure_in_a_worker_names_the_sample(records: Records, workers: int) -> None:
+    dataset = FaultyDataset(records, SIZE, recipe=FULL)
+    with Loader(dataset, batch_size=4, workers=workers, drop_last=False) as loader:
+        with pytest.raises(WorkerError, match=r"'000007.jpg' \(image 7, epoch 0\).*ZeroDivisionError") as caught:
+            list(loader)
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        failed = loader.position
+        with pytest.raises(WorkerError):
+            next(iter(loader))
+        assert loader.position == failed
+
+
+def broken_copy(records: Records, folder: Path, broken: list[int]) -> Records:
+    generate_scenes(folder, images=len(records), seed=5, size_hw=(80, 120))
+    copy = replace(records, root=folder / "images")
+    for index in broken:
+        copy.path(index).write_bytes(b"")
+    return copy
+
+
+def test_bad_images_do_not_stop_training(records: Records, tmp_path: Path) -> None:
+    dataset = DetectionDataset(broken_copy(records, tmp_path, [2, 9]), SIZE, recipe=FULL)
+    batches = take(dataset, 15)
+    assert [len(batch) for batch in batches] == [4] * 15
+    assert sorted(dataset.bad_images) == [2, 9]
+    assert digest(batches) == digest(take(dataset, 15, workers=0))
+
+
+def test_bad_images_are_left_out_of_an_evaluation_and_named(
+    records: Records, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = DetectionDataset(broken_copy(records, tmp_path, [2, 8, 9, 10, 11]), SIZE, recipe=None)
+    for _ in range(2):
+        with Loader(dataset, batch_size=4) as loader:
+            assert ids(list(loader)) == [[0, 1, 3], [4, 5, 6, 7], [12, 13, 14, 15], [16, 17, 18, 19], [20, 21]]
+    assert sorted(dataset.bad_images) == [2, 8, 9, 10, 11]
+    assert caplog.text.count("000002.jpg") == 1
+
+
+def test_a_set_of_bad_images_only_ends_training_with_a_data_error(records: Records, tmp_path: Path) -> None:
+    dataset = DetectionDataset(broken_copy(records, tmp_path, list(range(22))), SIZE, recipe=FULL)
+    with Loader(dataset, batch_size=4) as loader, pytest.raises(DataError, match="None of the 22 images"):
+        list(loader)
+
+
+def data_threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("boxwright-data")}
+
+
+def test_closing_leaves_no_thread_even_in_mid_epoch(training: DetectionDataset) -> None:
+    loader = Loader(training, batch_size=4, workers=3, prefetch=4, infinite=True)
+    next(iter(loader))
+    assert len(data_threads()) == 3
+    loader.close()
+    loader.close()
+    assert not data_threads()
+    with pytest.raises(UsageError, match="closed"):
+        next(iter(loader))
+
+
+def test_workers_stay_from_one_epoch_to_the_next(training: DetectionDataset) -> None:
+    with Loader(training, batch_size=4, workers=2) as loader:
+        list(loader)
+        before = {thread.ident for thread in threading.enumerate()}
+        list(loader)
+        assert {thread.ident for thread in threading.enumerate()} == before
+
+
+def test_no_more_batches_are_under_way_than_allowed(records: Records) -> None:
+    made: list[int] = []
+
+    class Counting(DetectionDataset):
+        def sample(self, epoch: int, index: int, **options: Any) -> Sample:
+            made.append(index)
+            return super().sample(epoch, index, **options)
+
+    with Loader(Counting(records, SIZE, recipe=FULL), batch_size=2, workers=2, prefetch=3, infinite=True) as loader:
+        batches = iter(loader)
+        for taken in range(1, 6):
+            next(batches)
+            assert len(made) <= 2 * (taken + 3)
+
+
+def test_workers_run_on_the_cores_they_are_given(records: Records) -> None:
+    core = max(os.sched_getaffinity(0))
+    seen: set[frozenset[int]] = set()
+
+    class Watching(DetectionDataset):
+        def sample(self, epoch: int, index: int, **options: Any) -> Sample:
+            seen.add(frozenset(os.sched_getaffinity(0)))
+            return super().sample(epoch, index, **options)
+
+    before = os.sched_getaffinity(0)
+    with Loader(Watching(records, SIZE, recipe=FULL), batch_size=4, workers=2, cores=[core]) as loader:
+        next(iter(loader))
+    assert seen == {frozenset({core})}
+    assert os.sched_getaffinity(0) == before
+
+
+def test_opencv_has_its_threads_back_when_the_last_loader_closes(training: DetectionDataset) -> None:
+    before = cv2.getNumThreads()
+    try:
+        cv2.setNumThreads(3)
+        first, second = (Loader(training, batch_size=4, workers=1) for _ in range(2))
+        assert cv2.getNumThreads() == 1
+        first.close()
+        assert cv2.getNumThreads() == 1
+        second.close()
+        assert cv2.getNumThreads() == 3
+    finally:
+        cv2.setNumThreads(before)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"batch_size": 0},
+        {"rank": 2, "world_size": 2},
+        {"workers": -1},
+        {"prefetch": 0},
+        {"max_boxes": 0},
+        {"cores": [99999]},
+        {"cores": [0], "workers": 0},
+        {"start": (0, 5)},
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused(training: DetectionDataset, wrong: dict[str, Any]) -> None:
+    before = cv2.getNumThreads()
+    with pytest.raises(UsageError):
+        Loader(training, **({"batch_size": 5} | wrong))
+    assert cv2.getNumThreads() == before
+
+
+@pytest.mark.parametrize("wrong", [{"drop_last": True}, {"infinite": True}])
+def test_evaluation_refuses_what_would_lose_or_double_images(evaluation: DetectionDataset, wrong: Any) -> None:
+    with pytest.raises(UsageError, match="evaluation"):
+        Loader(evaluation, batch_size=4, **wrong)

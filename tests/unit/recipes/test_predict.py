@@ -1,0 +1,174 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.scenes import NAMES, save_scene, save_video, scene
+from support.toy import ToySession, toy_spec
+
+from boxwright.core.errors import DataError, UsageError
+from boxwright.recipes.models import ModelOptions
+from boxwright.recipes.predict import Prediction, Predictor, Thresholds, predict
+from boxwright.recipes.sources import Failure, Frame
+
+
+@pytest.fixture
+def predictor() -> Predictor:
+    return Predictor(ToySession())
+
+
+def test_squares_are_found_where_they_are(predictor: Predictor) -> None:
+    found = predictor(scene(("red", 1, 2), ("blue", 6, 0)))
+    assert found.names == NAMES
+    assert found.size_hw == (64, 64)
+    assert {(name, *box.tolist()) for box, _, name in found} == {("red", 8, 16, 16, 24), ("blue", 48, 0, 56, 8)}
+    assert found.scores.min() > 0.999
+
+
+def test_boxes_are_in_pixels_of_the_original_image(predictor: Predictor) -> None:
+    found = predictor(scene(("green", 5, 1), size_hw=(64, 128), cell=16))
+    assert found.size_hw == (64, 128)
+    np.testing.assert_allclose(found.boxes_xyxy, [[80, 16, 96, 32]])
+
+
+def test_the_input_may_be_wider_than_high() -> None:
+    predictor = Predictor(ToySession(toy_spec(size_hw=(32, 96))))
+    found = predictor(scene(("green", 5, 1), size_hw=(64, 192), cell=16))
+    np.testing.assert_allclose(found.boxes_xyxy, [[80, 16, 96, 32]])
+
+
+def test_a_pil_image_and_the_bgr_array_of_it_give_the_same(predictor: Predictor, tmp_path: Path) -> None:
+    array = scene(("red", 1, 1), ("blue", 3, 3))
+    path = save_scene(tmp_path / "a.png", ("red", 1, 1), ("blue", 3, 3))
+    expected = predictor(array).to_list()
+    assert sorted(row["class"] for row in expected) == ["blue", "red"]
+    with Image.open(path) as image:
+        assert predictor(image).to_list() == expected
+    for source in (path, str(path), path.read_bytes()):
+        assert predictor(source).to_list() == expected
+
+
+def test_images_of_different_sizes_share_a_batch(predictor: Predictor) -> None:
+    images = [
+        scene(("red", 0, 0)),
+        scene(("red", 1, 1), size_hw=(128, 64), cell=16),
+        scene(),
+        scene(("blue", 7, 7), size_hw=(640, 640), cell=80),
+    ]
+    together = predictor.predict_batch(images)
+    assert [found.to_list() for found in together] == [predictor(image).to_list() for image in images]
+    assert [len(found) for found in together] == [1, 1, 0, 1]
+    assert predictor.predict_batch([]) == []
+
+
+def test_only_the_classes_asked_for_come_back() -> None:
+    predictor = Predictor(ToySession(), Thresholds(classes=("blue",)))
+    assert predictor(scene(("red", 1, 1), ("blue", 3, 3))).labels == ["blue"]
+
+
+def test_an_unknown_class_is_refused_before_the_first_image() -> None:
+    with pytest.raises(UsageError, match="Unknown class 'blu'. Did you mean 'blue'"):
+        Predictor(ToySession(), Thresholds(classes=("blu",)))
+
+
+@pytest.mark.parametrize("wrong", [{"conf": -0.1}, {"conf": 1.1}, {"nms": 2}, {"nms": float("nan")}])
+def test_a_threshold_outside_0_to_1_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match="must lie between 0 and 1"):
+        Thresholds(**wrong)  # type: ignore[arg-type]
+
+
+def test_the_thresholds_decide_what_stays() -> None:
+    # Half the light: purity 127 gives a logit of about -4.6.
+    dim = (scene(("red", 1, 1)) // 2).astype(np.uint8)
+    assert len(Predictor(ToySession(), Thresholds(conf=0.25))(dim)) == 0
+    assert len(Predictor(ToySession(), Thresholds(conf=0.00005))(dim)) == 1
+
+
+def test_one_call_is_one_image(predictor: Predictor, tmp_path: Path) -> None:
+    paths = [save_scene(tmp_path / "two" / f"{i}.png") for i in range(2)]
+    video = save_video(tmp_path / "clip.mp4", [scene()])
+    for source in (tmp_path / "two", paths, video):
+        with pytest.raises(UsageError, match="is not one image"):
+            predictor(source)
+    with pytest.raises(DataError, match="no such file"):
+        predictor("missing.jpg")
+
+
+def test_legacy_weights_see_rgb_and_others_bgr() -> None:
+    image = scene(("red", 0, 0))
+    for preprocessing, expected in (
+        ("bgr255", [0, 0, 255]),
+        ("legacy", [(1 - 0.485) / 0.229, (0 - 0.456) / 0.224, (0 - 0.406) / 0.225]),
+    ):
+        session = ToySession(toy_spec(preprocessing=preprocessing))
+        Predictor(session)(image)
+        (given,) = session.inputs
+        assert given.shape == (1, 3, 64, 64)
+        np.testing.assert_allclose(given[0, :, 0, 0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 4])
+def test_a_stream_keeps_the_order_around_a_failure(predictor: Predictor, tmp_path: Path, batch: int) -> None:
+    good = [save_scene(tmp_path / f"{i}.png", ("red", i, i)) for i in range(5)]
+    sources = [good[0], good[1], tmp_path / "missing.png", *good[2:]]
+    items = list(predictor.stream(sources, batch=batch))
+    assert [type(item) for item in items] == [Prediction, Prediction, Failure, Prediction, Prediction, Prediction]
+    corners = [item.detections.boxes_xyxy[0, 0] for item in items if isinstance(item, Prediction)]
+    assert corners == [0, 8, 16, 24, 32]
+
+
+def test_one_bad_frame_does_not_take_its_batch_with_it(predictor: Predictor) -> None:
+    frames = [
+        Frame(source="a", image=scene(("red", 0, 0))),
+        Frame(source="b", image=np.zeros((0, 4, 3), np.uint8)),
+        Frame(source="c", image=scene(("red", 1, 1))),
+    ]
+    items = list(predictor.stream(frames, batch=3))
+    assert [type(item) for item in items] == [Prediction, Failure, Prediction]
+    assert isinstance(items[1], Failure)
+    assert items[1].source == "b"
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_stream_reads_no_further_than_a_batch_ahead(predictor: Predictor, batch: int) -> None:
+    read = 0
+
+    def endless() -> Iterator[Frame]:
+        nonlocal read
+        while True:
+            read += 1
+            yield Frame(source="camera 0", image=scene(), index=read - 1)
+
+    results = predictor.stream(endless(), batch=batch)
+    for done in range(1, 10):
+        next(results)
+        assert read <= done + batch - 1
+
+
+def test_the_network_sees_whole_batches_and_the_rest() -> None:
+    session = ToySession()
+    list(Predictor(session).stream([scene()] * 7, batch=3))
+    assert [len(images) for images in session.inputs] == [3, 3, 1]
+
+
+def test_a_batch_of_nothing_is_refused(predictor: Predictor) -> None:
+    with pytest.raises(UsageError, match="batch=0"):
+        next(predictor.stream(scene(), batch=0))
+
+
+def test_leaving_the_with_block_closes_the_session() -> None:
+    session = ToySession()
+    with Predictor(session):
+        assert not session.closed
+    assert session.closed
+
+
+def test_predict_opens_a_file_and_gives_the_detections(toy_onnx: Path) -> None:
+    assert predict(toy_onnx, scene(("red", 1, 2)), conf=0.5).labels == ["red"]
+
+
+def test_a_loaded_file_takes_the_users_names(toy_onnx: Path) -> None:
+    with Predictor.load(toy_onnx, options=ModelOptions(names=("a", "b", "c"))) as predictor:
+        assert predictor(scene(("blue", 1, 2))).labels == ["c"]
+        assert predictor.names == predictor.session.spec.names == ("a", "b", "c")
