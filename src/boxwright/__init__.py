@@ -1,3 +1,34 @@
 """Boxwright: train, optimise and serve the YOLOX object detector fast on the machines people already have."""
 
+from importlib import import_module
+from typing import Any
+
 __version__ = "0.1.0"
+
+# Public names and where they live. Nothing is imported before it is asked for, so `import boxwright` needs no torch.
+_HOMES = {
+    "BoxwrightError": "boxwright.core.errors",
+    "Detections": "boxwright.core.types",
+    "Precision": "boxwright.core.types",
+    "Spec": "boxwright.core.spec",
+    "Predictor": "boxwright.recipes.predict",
+    "Thresholds": "boxwright.recipes.predict",
+    "predict": "boxwright.recipes.predict",
+    "evaluate": "boxwright.recipes.evaluate",
+    "describe": "boxwright.recipes.info",
+    "examine": "boxwright.recipes.doctor",
+    "read_records": "boxwright.data.formats",
+    "CocoEvaluator": "boxwright.evaluation.coco",
+}
+
+__all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - the names of the table
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'boxwright' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -41,8 +41,9 @@ Arguments = ParamSpec("Arguments")
 class TorchNano:
     """A training loop of your own on all cores.
 
-    Subclass it, override `train`, pass model, optimizers and loaders through `setup`, call `self.backward(loss)`. Calling
-    `train` starts the processes and returns the first one's result; models among the arguments come back trained.
+    Subclass it, override `train`, pass model, optimizers and loaders through `setup`, call `self.backward(loss)`.
+    Calling `train` starts the processes and returns the first one's result; models among the arguments come back
+    trained.
 
     Args:
         num_processes: how many processes; 1 stays in this one.
@@ -157,7 +158,7 @@ class TorchNano:
         """Whether there is more than one process."""
         return self._world.world_size > 1
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002 - subclasses choose their own
         """Run the training loop; override it."""
         raise UsageError("Override train() with the training loop, or use launch(function).")
 
@@ -168,8 +169,8 @@ class TorchNano:
     def setup(self, model: nn.Module, *rest: Any) -> Any:
         """Return model, optimizers and loaders ready for this process.
 
-        `setup(model)`, `setup(model, optimizer)`, `setup(model, [optimizers], *loaders)`: what came alone goes back alone,
-        what came as a list goes back as a list.
+        `setup(model)`, `setup(model, optimizer)`, `setup(model, [optimizers], *loaders)`: what came alone goes back
+        alone, what came as a list goes back as a list.
 
         Raises:
             UsageError: something is neither a model, an optimizer nor a loader.
@@ -415,8 +416,8 @@ def _follow(optimizer: Optimizer, device: torch.device, dtype: torch.dtype) -> N
 def nano(**settings: Any) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
     """Return a decorator that runs a plain training function in several processes.
 
-    Models, optimizers and loaders among its arguments, by position or keyword, go through `setup`; `loss.backward()` stays
-    as written. Takes the settings of `TorchNano`.
+    Models, optimizers and loaders among its arguments, by position or keyword, go through `setup`; `loss.backward()`
+    stays as written. Takes the settings of `TorchNano`.
 
     Raises:
         UsageError: precision is 16, whose loss must be scaled; that needs `TorchNano.backward`.

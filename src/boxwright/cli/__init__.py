@@ -21,6 +21,7 @@ VERBS = {
     "predict": "find objects in images, videos and streams",
     "eval": "score a model on a labelled set (COCO AP)",
     "train": "train a detector",
+    "data": "check, describe, convert, split and preview a labelled set",
     "info": "show a model's size, cost and classes",
     "doctor": "show this machine and what is installed",
     "demo": "run the whole job on made-up scenes, no data needed",
@@ -39,12 +40,13 @@ def build_parser() -> argparse.ArgumentParser:
     for verb, what in VERBS.items():
         module = import_module(f"boxwright.cli.{verb.replace('eval', 'evaluate')}")
         sub = verbs.add_parser(verb, help=what, description=module.__doc__, formatter_class=RichHelpFormatter)
-        module.add_arguments(sub)
-        group = sub.add_argument_group("output")
-        group.add_argument("--json", action="store_true", help="results as JSON on stdout, nothing else there")
-        group.add_argument("-v", "--verbose", action="store_true", help="say more on stderr")
-        group.add_argument("-q", "--quiet", action="store_true", help="warnings and errors only")
-        group.add_argument("--debug", action="store_true", help="log everything; show tracebacks")
+        # A verb may have verbs of its own (`data check`); each of them takes the same switches.
+        for leaf in module.add_arguments(sub) or [sub]:
+            group = leaf.add_argument_group("output")
+            group.add_argument("--json", action="store_true", help="results as JSON on stdout, nothing else there")
+            group.add_argument("-v", "--verbose", action="store_true", help="say more on stderr")
+            group.add_argument("-q", "--quiet", action="store_true", help="warnings and errors only")
+            group.add_argument("--debug", action="store_true", help="log everything; show tracebacks")
         sub.set_defaults(run=module.run)
     return parser
 

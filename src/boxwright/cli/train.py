@@ -1,4 +1,4 @@
-"""Train a detector on a labelled set, in one process on the CPU. Further settings follow as `key value` or `key=value`."""
+"""Train a detector on a labelled set. Further settings follow as `key value` or `key=value`."""
 
 import argparse
 import json

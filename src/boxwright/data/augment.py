@@ -64,18 +64,16 @@ def shift_hsv(image: Image, shift: tuple[int, int, int], scratch: Scratch) -> No
         return
     hsv = scratch.take("hsv", image.shape)
     cv2.cvtColor(image, cv2.COLOR_BGR2HSV, dst=hsv)
-    if 0 <= shift[0] <= 255 - 179:
-        # The way back takes hues from 180 on for the same angles from 0 on, so only saturation is needed here.
-        cv2.add(hsv, np.array((*shift, 0), np.float64), dst=hsv)
-    else:
-        cv2.LUT(hsv, _shift_table(shift), dst=hsv)
+    hue, saturation, value = shift
+    if not 0 <= hue <= 255 - 179:
+        channel = scratch.take("hue", image.shape[:2])
+        cv2.extractChannel(hsv, 0, dst=channel)
+        cv2.LUT(channel, ((np.arange(256) + hue) % 180).astype(np.uint8), dst=channel)
+        cv2.insertChannel(channel, hsv, 0)
+        hue = 0
+    # A small step up needs no table: on the way back OpenCV takes hues from 180 on for the same angles from 0 on.
+    cv2.add(hsv, np.array((hue, saturation, value, 0), np.float64), dst=hsv)
     cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR, dst=image)
-
-
-def _shift_table(shift: tuple[int, int, int]) -> Image:
-    steps = np.arange(256)[None, :, None] + np.array(shift)
-    steps[..., 0] %= 180
-    return np.asarray(steps.clip(0, 255), np.uint8)
 
 
 def flip(image: Image, rows: Rows, width: float) -> None:

@@ -23,7 +23,7 @@ _log = get_logger(__name__)
 
 CacheKind: TypeAlias = Literal["none", "ram", "disk"]
 
-_SLAB_BYTES = 64 << 20
+_SLAB_BYTES = 16 << 20
 # The model, its gradients and everything else need memory too.
 _SHARE = 0.7
 _SPARE_BYTES = 512 << 20
@@ -69,7 +69,7 @@ class RecentTiles:
 class RamCache:
     """Tiles kept in memory from their first use on, as many as fit.
 
-    Free memory is measured when the cache is made and again before each 64 MB that it takes, inside the limits of
+    Free memory is measured when the cache is made and again before each 16 MB that it takes, inside the limits of
     control groups. When there is no more, what is kept stays and the other images are read each time; a line in the
     log says so. Pixels are packed into large blocks, so there are neither a million objects nor a million mappings.
 

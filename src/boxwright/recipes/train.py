@@ -1,4 +1,4 @@
-"""Training a detector in one process with a plain recipe: letterbox and flip, SGD, warm-up and cosine, weight average."""
+"""Training a detector in one process: letterbox and flip, SGD, warm-up and cosine, averaged weights."""
 
 import json
 import time

@@ -18,7 +18,7 @@ def class_colour(class_id: int) -> tuple[int, int, int]:
     return int(blue * 255), int(green * 255), int(red * 255)
 
 
-def draw_detections(image: NDArray[np.uint8], detections: Detections) -> NDArray[np.uint8]:
+def draw_detections(image: NDArray[np.uint8], detections: Detections, *, scores: bool = True) -> NDArray[np.uint8]:
     """Return a copy of a BGR image with boxes, class names and scores; the best boxes lie on top."""
     canvas = image.copy()
     height, width = canvas.shape[:2]
@@ -29,7 +29,7 @@ def draw_detections(image: NDArray[np.uint8], detections: Detections) -> NDArray
         class_id = int(detections.class_ids[at])
         colour = class_colour(class_id)
         cv2.rectangle(canvas, (x1, y1), (x2, y2), colour, thick, cv2.LINE_AA)
-        label = f"{detections.names[class_id]} {detections.scores[at]:.2f}"
+        label = detections.names[class_id] + (f" {detections.scores[at]:.2f}" if scores else "")
         (text_w, text_h), base = cv2.getTextSize(label, _FONT, scale, thick)
         left = min(max(x1, 0), max(width - text_w, 0))
         bottom = y1 if y1 >= text_h + base else min(y1 + text_h + base, height)

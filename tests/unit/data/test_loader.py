@@ -42,7 +42,7 @@ def evaluation(records: Records) -> DetectionDataset:
 def take(dataset: DetectionDataset, batches: int, **options: Any) -> list[Batch]:
     options = {"batch_size": 4, "infinite": True} | options
     with Loader(dataset, **options) as loader:
-        return [batch for batch, _ in zip(loader, range(batches), strict=False)]
+        return [batch for _, batch in zip(range(batches), loader, strict=False)]
 
 
 def digest(batches: list[Batch]) -> str:
@@ -150,9 +150,7 @@ def test_a_set_of_one_image_works(records: Records) -> None:
 
 
 @pytest.mark.parametrize(("world_size", "batch_size"), [(1, 5), (2, 4), (3, 4), (5, 1), (30, 2)])
-def test_evaluation_loses_and_doubles_no_image(
-    evaluation: DetectionDataset, world_size: int, batch_size: int
-) -> None:
+def test_evaluation_loses_and_doubles_no_image(evaluation: DetectionDataset, world_size: int, batch_size: int) -> None:
     found = []
     for rank in range(world_size):
         with Loader(evaluation, batch_size=batch_size, rank=rank, world_size=world_size) as loader:
@@ -216,7 +214,7 @@ def test_more_boxes_than_the_fixed_number_are_counted_and_said_once(
     dataset = DetectionDataset(records, SIZE, recipe=replace(FIXED, scale=(0.4, 0.5)), seed=1)
     whole = take(dataset, 5)
     with Loader(dataset, batch_size=4, max_boxes=3, infinite=True) as loader:
-        cut = [batch for batch, _ in zip(loader, range(5), strict=False)]
+        cut = [batch for _, batch in zip(range(5), loader, strict=False)]
         dropped = loader.dropped_boxes
     counts = np.concatenate([(batch.targets[..., 3] > 0).sum(axis=1) for batch in whole])
     assert dropped == (counts - 3).clip(0).sum() > 0

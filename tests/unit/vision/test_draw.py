@@ -15,14 +15,18 @@ def _found(*boxes: tuple[float, ...], scores: list[float] | None = None, size: i
     )
 
 
+def _near(pixel: np.ndarray, colour: tuple[int, int, int]) -> bool:
+    return bool(np.abs(pixel.astype(int) - colour).max() < 40)  # smoothed lines mix with what is below
+
+
 def test_a_box_is_drawn_in_the_colour_of_its_class_and_the_image_stays_as_it_was() -> None:
     image = np.zeros((200, 200, 3), np.uint8)
     image.flags.writeable = False
     picture = draw_detections(image, _found((50, 100, 150, 180)))
     assert not image.any()
     assert picture.shape == image.shape
-    assert tuple(picture[180, 100]) == class_colour(0)
-    assert tuple(picture[140, 150]) == class_colour(0)
+    assert _near(picture[180, 100], class_colour(0))
+    assert _near(picture[140, 150], class_colour(0))
     assert not picture[140, 100].any()
     assert not picture[190:].any()
 
@@ -39,7 +43,7 @@ def test_the_better_of_two_boxes_lies_on_top() -> None:
     box = (50.0, 100.0, 150.0, 180.0)
     for scores, above in (([0.9, 0.5], 0), ([0.5, 0.9], 1)):
         picture = draw_detections(image, _found(box, box, scores=scores))
-        assert tuple(picture[180, 100]) == class_colour(above)
+        assert _near(picture[180, 100], class_colour(above))
 
 
 @pytest.mark.parametrize("box", [(0, 0, 200, 200), (195, 0, 200, 5), (0, 195, 5, 200), (100, 100, 100, 100)])

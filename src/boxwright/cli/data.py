@@ -1,0 +1,126 @@
+"""Look after a labelled set: find its faults, describe it, convert it, split it, see what training sees."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from rich_argparse import RichHelpFormatter
+
+from boxwright.cli.options import fraction, parse_size, positive
+
+_FORMATS = ("coco", "voc", "yolo")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """Add this verb's own verbs and return their parsers."""
+    verbs = parser.add_subparsers(dest="data_verb", metavar="VERB", required=True)
+
+    def add(name: str, what: str) -> argparse.ArgumentParser:
+        sub = verbs.add_parser(name, help=what, description=what.capitalize() + ".", formatter_class=RichHelpFormatter)
+        sub.add_argument("data", metavar="PATH", type=Path, help="COCO json, VOC folder, YOLO data.yaml, or a folder")
+        sub.add_argument("--format", choices=_FORMATS, help="how to read it, if it can be read in several ways")
+        return sub
+
+    check = add("check", "find faults in images and labels")
+    check.add_argument("--split", metavar="NAME", help="only this part: train, val or test")
+    check.add_argument("--report", metavar="FILE", type=Path, help="write every finding to this JSON file")
+    check.add_argument(
+        "--limit", metavar="N", type=positive, default=20, help="findings shown of each part (default 20)"
+    )
+    stats = add("stats", "boxes per class, sizes and shapes")
+    stats.add_argument("--split", metavar="NAME", help="only this part: train, val or test")
+    stats.add_argument("--plot", metavar="FILE", type=Path, help="draw them into this picture too")
+    convert = add("convert", "write the set in another format")
+    convert.add_argument("out", metavar="OUT", type=Path, help="the new folder")
+    convert.add_argument("--to", choices=_FORMATS, required=True, help="the new format")
+    convert.add_argument("--link", action="store_true", help="link the images instead of copying them")
+    split = add("split", "write a set in one piece as train and val")
+    split.add_argument("out", metavar="OUT", type=Path, help="the new folder")
+    split.add_argument("--val", type=fraction, default=0.2, help="the part of the images for val (default 0.2)")
+    split.add_argument("--seed", type=int, default=0, help="another seed, another split (default 0)")
+    split.add_argument("--to", choices=_FORMATS, default="coco", help="the format to write (default coco)")
+    split.add_argument("--link", action="store_true", help="link the images instead of copying them")
+    preview = add("preview", "draw augmented batches as training sees them")
+    preview.add_argument("--split", metavar="NAME", help="only this part: train, val or test")
+    preview.add_argument(
+        "-n", "--name", default="yolox_nano", help="the model whose recipe is used (default yolox_nano)"
+    )
+    preview.add_argument("--size", metavar="N|HxW", type=parse_size, help="input size (default the model's own)")
+    preview.add_argument("-b", "--batch", type=positive, default=12, help="images of a batch (default 12)")
+    preview.add_argument("--batches", metavar="N", type=positive, default=1, help="how many batches (default 1)")
+    preview.add_argument("--seed", type=int, default=0, help="another seed, other samples (default 0)")
+    preview.add_argument("--no-aug", action="store_true", help="the last phase of training: no mosaic, no mixup")
+    preview.add_argument("--out", metavar="DIR", type=Path, help="folder for the pictures (default runs/preview/exp…)")
+    return [check, stats, convert, split, preview]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run one of them."""
+    return {"check": _check, "stats": _stats, "convert": _convert, "split": _split, "preview": _preview}[
+        args.data_verb
+    ](args)
+
+
+def _show(args: argparse.Namespace, values: Any, lines: list[str]) -> None:
+    print(json.dumps(values, ensure_ascii=False) if args.json else "\n".join(lines))
+
+
+def _check(args: argparse.Namespace) -> int:
+    from boxwright.cli.progress import progress_bar
+    from boxwright.recipes.datasets import check_set
+
+    with progress_bar("Checking", hidden=args.quiet) as advance:
+        reports = check_set(args.data, split=args.split, format=args.format, report=args.report, progress=advance)
+    lines: list[str] = []
+    for part, report in reports.items():
+        lines += [f"{part}:", *(f"  {line}" for line in report.lines(args.limit))]
+    _show(args, {part: report.to_dict() for part, report in reports.items()}, lines)
+    return 0 if all(report.ok for report in reports.values()) else 3
+
+
+def _stats(args: argparse.Namespace) -> int:
+    from boxwright.recipes.datasets import describe_set
+
+    stats = describe_set(args.data, split=args.split, format=args.format, plot=args.plot)
+    _show(args, stats.to_dict(), stats.lines())
+    return 0
+
+
+def _convert(args: argparse.Namespace) -> int:
+    from boxwright.recipes.datasets import convert_set
+
+    counts = convert_set(args.data, args.out, to=args.to, format=args.format, link=args.link)
+    _show(args, counts, [f"{part}: {count} images written to {args.out}" for part, count in counts.items()])
+    return 0
+
+
+def _split(args: argparse.Namespace) -> int:
+    from boxwright.recipes.datasets import split_set
+
+    counts = split_set(
+        args.data, args.out, val=args.val, seed=args.seed, to=args.to, format=args.format, link=args.link
+    )
+    _show(args, counts, [f"{part}: {count} images written to {args.out}" for part, count in counts.items()])
+    return 0
+
+
+def _preview(args: argparse.Namespace) -> int:
+    from boxwright.recipes.datasets import preview_set
+    from boxwright.recipes.runs import new_run_folder
+
+    folder = args.out or new_run_folder(Path("runs/preview"))
+    pictures = preview_set(
+        args.data,
+        folder,
+        model=args.name,
+        split=args.split,
+        format=args.format,
+        size_hw=args.size,
+        batch=args.batch,
+        batches=args.batches,
+        seed=args.seed,
+        no_aug=args.no_aug,
+    )
+    _show(args, [str(p) for p in pictures], [str(p) for p in pictures])
+    return 0

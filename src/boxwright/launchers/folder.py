@@ -1,0 +1,63 @@
+"""The temporary folder through which a launch and its workers exchange files."""
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_PREFIX = "boxwright-launch-"
+_LOCK = "lock"
+_UNLOCKED_S = 3600.0  # a folder this old without a lock file belongs to nobody
+
+
+@contextmanager
+def launch_folder() -> Iterator[Path]:
+    """Give a folder that only this user can read and that is gone afterwards.
+
+    Folders of launches that were killed are removed first.
+    """
+    _sweep(Path(tempfile.gettempdir()))
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    # The kernel drops the lock when this process dies, however it dies. A process number would say less: another
+    # container with the same /tmp has numbers of its own.
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file that is either there as a whole or not at all."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part.write_bytes(data)
+    os.replace(part, path)
+
+
+def _sweep(parent: Path) -> None:
+    for folder in parent.glob(f"{_PREFIX}*"):
+        try:
+            if folder.stat().st_uid == os.getuid() and _is_stale(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            continue  # its owner was quicker
+
+
+def _is_stale(folder: Path) -> bool:
+    try:
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return time.time() - folder.stat().st_mtime > _UNLOCKED_S
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(lock)
+    return True

@@ -1,0 +1,103 @@
+"""Functions and values as bytes that another process understands."""
+
+import io
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from types import FunctionType, ModuleType
+from typing import Any
+
+import cloudpickle
+
+from boxwright.core.errors import UsageError
+
+
+def pack(value: object, what: str, *, main_by_name: bool = False) -> bytes:
+    """Return a value as bytes, functions and classes of scripts and notebooks included.
+
+    What a fresh interpreter can import is named; all else (`__main__`, files that were loaded by their path) travels
+    as code.
+
+    Args:
+        value: what to send.
+        what: its name in the error message.
+        main_by_name: name the functions and classes of `__main__` too: the other side imports that module first.
+
+    Raises:
+        UsageError: the value can't be pickled.
+    """
+    file = io.BytesIO()
+    pickler = _Pickler(file, main_by_name=main_by_name)
+    try:
+        pickler.dump(value)
+    # What objects raise when they refuse: locks and files TypeError, shared queues RuntimeError, and so on.
+    except (pickle.PicklingError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"{what} can't be sent to another process: {error}. Send plain values, arrays or paths, "
+            "and open or build the rest inside the job."
+        ) from error
+    finally:
+        pickler.forget()
+    return file.getvalue()
+
+
+def unpack(data: bytes) -> Any:
+    """Return the value that `pack` turned into bytes."""
+    return pickle.loads(data)
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    def __init__(self, file: io.BytesIO, *, main_by_name: bool) -> None:
+        super().__init__(file)
+        self._main_by_name = main_by_name
+        self._importable: dict[str, bool] = {"__main__": True}  # cloudpickle knows what to do with it
+        self._by_value: list[ModuleType] = []
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type | FunctionType):
+            name = obj.__module__
+            if name == "__main__" and self._main_by_name and _is_reachable(obj):
+                return NotImplemented  # pickle's own way: by name
+            if name in sys.modules and name not in self._importable:
+                self._importable[name] = _can_import(sys.modules[name])
+                if not self._importable[name]:
+                    self._send_as_code(sys.modules[name])
+        return super().reducer_override(obj)
+
+    def _send_as_code(self, module: ModuleType) -> None:
+        if module.__name__ not in cloudpickle.list_registry_pickle_by_value():
+            cloudpickle.register_pickle_by_value(module)
+            self._by_value.append(module)
+
+    def forget(self) -> None:
+        """Take back what was registered with cloudpickle, which keeps it for the whole process."""
+        for module in self._by_value:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_reachable(obj: type | Callable[..., Any]) -> bool:
+    """Return whether a name leads to this very object; it does not for a lambda or a function inside another."""
+    found: Any = sys.modules["__main__"]
+    for part in obj.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is obj
+
+
+def _can_import(module: ModuleType) -> bool:
+    """Return whether a fresh interpreter with our search path finds this module, and not another of its name."""
+    file = getattr(module, "__file__", None) or ""
+    if not file.endswith(".py"):
+        return True  # built-in or compiled: there is no code to send
+    # `importlib.util.find_spec` won't do: it answers from `sys.modules`, where pytest and loaders of single files
+    # put modules that nobody else can find.
+    parts = module.__name__.split(".")
+    path = None
+    for end in range(1, len(parts) + 1):
+        whole = ".".join(parts[:end])
+        specs = (finder.find_spec(whole, path) for finder in sys.meta_path)
+        spec = next((spec for spec in specs if spec is not None), None)
+        path = spec and spec.submodule_search_locations
+        if spec is None or (path is None and end < len(parts)):
+            return False
+    return spec is not None and bool(spec.origin) and os.path.realpath(str(spec.origin)) == os.path.realpath(file)

@@ -1,0 +1,103 @@
+"""Which cores and how many threads each worker of this machine gets."""
+
+from collections.abc import Iterable, Sequence
+
+from boxwright.core.cpu import Cpu, split_cores
+from boxwright.core.errors import UsageError
+from boxwright.core.procfs import format_cpu_list
+from boxwright.launchers.base import WorkerSpec
+
+
+def make_workers(
+    cpu: Cpu,
+    num_processes: int,
+    *,
+    cpu_for_each_process: Sequence[Iterable[int]] | None = None,
+    threads: int | None = None,
+    allow_overlap: bool = False,
+) -> list[WorkerSpec]:
+    """Return one worker for each process, each with its own cores and as many threads as pay.
+
+    Without `cpu_for_each_process` whole physical cores are dealt out, inside the mask (taskset, cpuset) and, where it
+    can be, inside one socket. A container's quota limits the threads and the number of processes, not the cores: on a
+    shared machine every container would otherwise sit on the same first ones.
+
+    Args:
+        cpu: the machine, as `read_cpu()` gives it.
+        num_processes: how many workers.
+        cpu_for_each_process: the logical cpus of each worker, instead of the split above.
+        threads: computing threads of each worker; by default one for each of its physical cores.
+        allow_overlap: whether two entries of `cpu_for_each_process` may name the same cpu.
+
+    Raises:
+        UsageError: there are fewer cores than processes, or `cpu_for_each_process` does not fit.
+
+    Example:
+        >>> from boxwright.core.cpu import Core
+        >>> cores = tuple(Core(cpus=(i, i + 4)) for i in range(4))
+        >>> cpu = Cpu(model="", vendor="", isa=frozenset(), all_cores=cores, allowed=tuple(range(8)))
+        >>> [(worker.cores, worker.threads) for worker in make_workers(cpu, 2)]
+        [((0, 1, 4, 5), 2), ((2, 3, 6, 7), 2)]
+    """
+    if num_processes < 1:
+        raise UsageError(f"num_processes={num_processes!r} is not possible. Ask for at least 1.")
+    if cpu_for_each_process is None:
+        if allow_overlap:
+            raise UsageError("allow_overlap=True needs cpu_for_each_process. Give each process its cpus, or leave it.")
+        shares = _deal(cpu, num_processes)
+    else:
+        shares = [tuple(sorted(set(cpus))) for cpus in cpu_for_each_process]
+        _check(cpu, num_processes, shares, allow_overlap=allow_overlap)
+    # The quota is for all workers together: each gets its part of it, the first ones what is left over.
+    each, rest = divmod(cpu.usable_cores, num_processes)
+    workers = []
+    for rank, share in enumerate(shares):
+        physical = len({cpu.core_of(one).cpus for one in share})
+        paid = max(1, each + (rank < rest)) if cpu.quota is not None else physical
+        workers.append(
+            WorkerSpec(
+                rank=rank,
+                world_size=num_processes,
+                local_rank=rank,
+                local_world_size=num_processes,
+                cores=share,
+                threads=min(physical, paid) if threads is None else threads,
+            )
+        )
+    return workers
+
+
+def _deal(cpu: Cpu, num_processes: int) -> list[tuple[int, ...]]:
+    if num_processes > cpu.usable_cores:
+        why = "allowed by the mask" if cpu.usable_cores == len(cpu.cores) else f"paid for by the quota of {cpu.quota:g}"
+        raise UsageError(
+            f"num_processes={num_processes!r} needs as many physical cores, but {cpu.usable_cores} are {why}. "
+            f"Use num_processes={cpu.usable_cores!r} or fewer, or name the cpus with cpu_for_each_process."
+        )
+    shares = split_cores(cpu.cores, num_processes)
+    return [tuple(sorted(one for core in share for one in core.cpus)) for share in shares]
+
+
+def _check(cpu: Cpu, num_processes: int, shares: Sequence[tuple[int, ...]], *, allow_overlap: bool) -> None:
+    given = f"cpu_for_each_process={[list(share) for share in shares]!r}"
+    if len(shares) != num_processes:
+        raise UsageError(
+            f"{given} has {len(shares)} lists for num_processes={num_processes!r}. Give each process its list."
+        )
+    seen: dict[int, int] = {}
+    for rank, share in enumerate(shares):
+        if not share:
+            raise UsageError(f"{given} gives process {rank} no cpu. Name at least one.")
+        for one in share:
+            cpu.core_of(one)  # refuses a cpu that is not there
+            if one not in cpu.allowed:
+                raise UsageError(
+                    f"{given} names cpu {one!r}, which this process may not use (taskset, container limits). "
+                    f"Choose from: {format_cpu_list(cpu.allowed)}."
+                )
+            if one in seen and not allow_overlap:
+                raise UsageError(
+                    f"{given} gives cpu {one!r} to processes {seen[one]} and {rank}, which slow each other down. "
+                    "Give each its own, or say allow_overlap=True."
+                )
+            seen[one] = rank

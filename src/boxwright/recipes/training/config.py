@@ -1,0 +1,154 @@
+"""What a training run is: one frozen config, and the numbers that follow from it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from boxwright.accel.schedule import WarmupCosine
+from boxwright.core.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """One complete training run.
+
+    Attributes:
+        model: a name of the family.
+        data: a set in COCO, VOC or YOLO form.
+        output_dir: where the run's files go.
+        val: the part of the images held out, for a set that has no parts of its own.
+        ckpt: weights to start from: an official `.pth` or our own.
+        resume: go on from `output_dir/weights/last.pt`.
+        size_hw: input size; None for the model's own.
+        batch: images a step over all processes; 0 chooses by the free memory.
+        accumulate: how many parts a step's batch is computed in.
+        max_epoch: passes over the training images.
+        steps: how many steps instead of `max_epoch`.
+        lr_per_image: learning rate for a batch of one; the recipe's rate is this times the batch.
+        lowest_lr: the last learning rate as a part of the highest.
+        warmup_epochs: at most so long, and at most 5 % of the run.
+        no_aug_epochs: so long without mosaic and with the L1 loss at the end, at most 15 % of the run.
+        momentum: of SGD, with Nesterov's correction.
+        weight_decay: of convolution weights.
+        clip_norm: cut gradients to this norm; 0 for never.
+        ema: evaluate and save the moving average of the weights.
+        augment: the recipe's mosaic, mixup, colours and flips; off leaves letterboxed images.
+        multiscale: change the input size every ten steps.
+        class_weights: "balanced" makes rare classes count more.
+        freeze: parts of the network that stay as they are, by the start of their names ("backbone").
+        patience: stop after so many evaluations without a better AP; 0 for never.
+        eval_interval: epochs between evaluations; 0 for one at the end.
+        print_interval: steps between log lines.
+        save_history_ckpt: keep the weights of every evaluation.
+        cache: where decoded images are kept: "ram", "disk", "none", or "auto" for RAM where it suffices.
+        workers: threads that make samples, in each process; 0 chooses.
+        seed: of weights, order and augmentation.
+        device: "cpu" or "cuda".
+        precision: 32, bf16, 16, 64 or bf16-true.
+        num_processes: how many processes; 0 for one on the CPU and one a GPU.
+        strategy: what starts them.
+        use_ipex: Intel's extension, where it fits.
+        max_error_rate: refuse a set in which more than this part of the images has errors.
+        loggers: further loggers: tensorboard, mlflow, wandb; tensorboard is used where it is installed.
+    """
+
+    model: str
+    data: Path
+    output_dir: Path
+    val: float | None = None
+    ckpt: Path | None = None
+    resume: bool = False
+    size_hw: tuple[int, int] | None = None
+    batch: int = 16
+    accumulate: int = 1
+    max_epoch: int = 300
+    steps: int | None = None
+    lr_per_image: float = 0.01 / 64
+    lowest_lr: float = 0.05
+    warmup_epochs: float = 5.0
+    no_aug_epochs: float = 15.0
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    clip_norm: float = 0.0
+    ema: bool = True
+    augment: bool = True
+    multiscale: bool = True
+    class_weights: Literal["off", "balanced"] = "off"
+    freeze: tuple[str, ...] = ()
+    patience: int = 0
+    eval_interval: int = 10
+    print_interval: int = 10
+    save_history_ckpt: bool = False
+    cache: Literal["auto", "ram", "disk", "none"] = "auto"
+    workers: int = 0
+    seed: int = 0
+    device: str = "cpu"
+    precision: str = "32"
+    num_processes: int = 0
+    strategy: str = "subprocess"
+    use_ipex: bool = False
+    max_error_rate: float = 0.05
+    loggers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("accumulate", "max_epoch", "print_interval"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name}={getattr(self, name)!r} must be at least 1.")
+        for name in ("batch", "eval_interval", "patience", "workers", "num_processes", "clip_norm"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name}={getattr(self, name)!r} must not be negative.")
+        if self.steps is not None and self.steps < 1:
+            raise UsageError(f"steps={self.steps!r} must be at least 1.")
+        if self.lr_per_image <= 0:
+            raise UsageError(f"lr_per_image={self.lr_per_image!r} must be above 0.")
+        if self.resume and self.ckpt is not None:
+            raise UsageError("resume goes on with the run's own weights. Leave ckpt out.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """The steps of a run: how many there are, and which belong to which phase.
+
+    A run that is much shorter than the recipe's 300 epochs gets a shorter warm-up, last phase and memory of the
+    averaged weights: with the recipe's own it would end inside the warm-up and save weights that never moved.
+    """
+
+    steps_per_epoch: int
+    total_steps: int
+    warmup_steps: int
+    no_aug_steps: int
+    ema_base: float
+    ema_ramp: float
+
+    @classmethod
+    def of(cls, config: TrainConfig, steps_per_epoch: int) -> "Course":
+        """Return the course of a run whose epochs have so many steps."""
+        total = config.steps if config.steps is not None else config.max_epoch * steps_per_epoch
+        memory = min(5000.0, max(total / 5, 10.0))
+        return cls(
+            steps_per_epoch=steps_per_epoch,
+            total_steps=total,
+            warmup_steps=int(min(config.warmup_epochs * steps_per_epoch, total * 0.05)),
+            no_aug_steps=int(min(config.no_aug_epochs * steps_per_epoch, total * 0.15)),
+            ema_base=1 - 1 / memory,
+            ema_ramp=min(2000.0, max(total / 10, 1.0)),
+        )
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs the run touches."""
+        return -(-self.total_steps // self.steps_per_epoch)
+
+    def in_last_phase(self, step: int) -> bool:
+        """Return whether a step is in the phase without mosaic and with the L1 loss."""
+        return step >= self.total_steps - self.no_aug_steps
+
+    def curve(self, config: TrainConfig, batch: int) -> WarmupCosine:
+        """Return the learning rate of every step."""
+        return WarmupCosine(
+            base_lr=config.lr_per_image * batch,
+            total_steps=self.total_steps,
+            warmup_steps=self.warmup_steps,
+            flat_steps=self.no_aug_steps,
+            lowest=config.lowest_lr,
+        )

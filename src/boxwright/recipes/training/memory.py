@@ -1,0 +1,53 @@
+"""How large a batch fits: counted from what one image's step keeps in memory."""
+
+import torch
+from torch import Tensor, nn
+
+from boxwright.core.errors import UsageError
+from boxwright.core.log import get_logger
+
+_log = get_logger(__name__)
+_LARGEST = 64
+_PART = 0.6  # of the free memory; the rest is for the data, the allocator's slack and other programs
+
+
+def bytes_per_image(model: nn.Module, size_hw: tuple[int, int]) -> int:
+    """Return how many bytes the backward pass of one image keeps, counted on two images on the CPU."""
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    buffers = {b.untyped_storage().data_ptr() for b in model.buffers()}
+    was_training = model.training
+    state = {k: v.clone() for k, v in model.state_dict().items()}  # batch-norm statistics move in the forward pass
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        outputs = model.train()(torch.zeros(2, 3, *size_hw))
+    del outputs
+    model.load_state_dict(state)
+    model.train(was_training)
+    return sum(size for pointer, size in kept.items() if pointer not in parameters | buffers) // 2
+
+
+def choose_batch(model: nn.Module, size_hw: tuple[int, int], free_bytes: int, processes: int, images: int) -> int:
+    """Return the largest power of two up to 64 that fits the memory and the set, shared by the processes.
+
+    Raises:
+        UsageError: not even one image a process fits.
+    """
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    fixed = processes * weights * 4  # weights, gradients, momentum, average
+    each = int(bytes_per_image(model, size_hw) * 1.5)  # gradients of activations live beside the activations
+    fits = int(free_bytes * _PART - fixed) // max(each, 1)
+    batch = processes
+    while batch * 2 <= min(fits, _LARGEST, max(images, processes)):
+        batch *= 2
+    if fits < processes:
+        raise UsageError(
+            f"{free_bytes / 2**30:.1f} GiB of free memory are too little for {processes} processes at {size_hw!r}: one "
+            f"image takes {each / 2**20:.0f} MiB. Use a smaller size, a smaller model or fewer processes."
+        )
+    _log.info("batch: %d (one image takes about %.0f MiB)", batch, each / 2**20)
+    return batch

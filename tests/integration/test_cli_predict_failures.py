@@ -1,0 +1,189 @@
+"""`boxwright predict` where something is wrong: a sentence, the right exit code, and everything else still done."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from support.fixtures import Command
+from support.scenes import save_scene, save_video, scene
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def _break(folder: Path, kind: str) -> str:
+    """Make one input that can't be read, and return what a user would type for it."""
+    if kind == "corrupt":
+        data = save_scene(folder / "corrupt.jpg", ("red", 0, 0)).read_bytes()
+        (folder / "corrupt.jpg").write_bytes(data[:200])
+    elif kind == "text":
+        (folder / "text.jpg").write_text("shopping list")
+    elif kind == "folder":
+        (folder / "empty").mkdir()
+    elif kind == "video":
+        (folder / "cut.mp4").write_bytes(save_video(folder / "cut.mp4", [scene()] * 9).read_bytes()[:300])
+    return {
+        "corrupt": "corrupt.jpg", "text": "text.jpg", "folder": "empty", "missing": "gone.jpg", "glob": "gone*.jpg",
+        "video": "cut.mp4", "stdin": "-", "camera": "99999999999",
+    }[kind]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("corrupt", "Cannot read image 'corrupt.jpg': it is cut off"),
+        ("text", "Cannot read image 'text.jpg': it is no image"),
+        ("folder", "The folder 'empty' holds no image and no video"),
+        ("missing", "Cannot read image 'gone.jpg': there is no such file"),
+        ("glob", "No file matches 'gone*.jpg'"),
+        ("video", "'cut.mp4'"),
+        ("stdin", "Cannot read image 'stdin': it is empty"),
+        ("camera", "There is no camera 99999999999"),
+    ],
+)
+def test_a_bad_input_is_named_and_the_others_are_done(
+    boxwright: Command, toy_onnx: Path, tmp_path: Path, kind: str, message: str
+) -> None:
+    save_scene(tmp_path / "good" / "a.png", ("red", 1, 1))
+    save_scene(tmp_path / "good" / "b.png", ("blue", 1, 1))
+    bad = _break(tmp_path, kind)
+    done = boxwright("predict", toy_onnx, "good/a.png", bad, "good/b.png", "--out", "out", "--save", "images", "json")
+    assert done.code == 3
+    assert message in done.err
+    assert "1 of 3 inputs could not be read" in done.err
+    assert "Traceback" not in done.err
+    assert done.out == "good/a.png: 1 red\ngood/b.png: 1 blue\n"
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["a.jpg", "b.jpg", "predictions.jsonl"]
+    lines = (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()
+    assert [json.loads(line)["source"] for line in lines] == ["good/a.png", "good/b.png"]
+
+
+@pytest.mark.parametrize("batch", ["1", "4"])
+def test_a_bad_image_inside_a_folder_fails_alone(
+    boxwright: Command, toy_onnx: Path, tmp_path: Path, batch: str
+) -> None:
+    for name in ("a.png", "b.png", "z.png"):
+        save_scene(tmp_path / "in" / name, ("red", 1, 1))
+    _break(tmp_path / "in", "text")
+    done = boxwright("predict", toy_onnx, "in", "--out", "out", "-b", batch)
+    assert done.code == 3
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["a.jpg", "b.jpg", "z.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("missing.onnx", "There is no model file at 'missing.onnx'"),
+        ("yolox_nan", "Did you mean 'yolox_nano'"),
+        ("text.onnx", "can't be loaded by ONNX Runtime"),
+        ("empty.pth", "can't be read as a PyTorch checkpoint"),
+        ("in", "holds no artifact.json"),
+        ("in/a.png", "no known kind of model file"),
+    ],
+)
+def test_a_model_that_cannot_be_used_is_a_model_error(
+    boxwright: Command, tmp_path: Path, model: str, message: str
+) -> None:
+    save_scene(tmp_path / "in" / "a.png")
+    (tmp_path / "text.onnx").write_text("no model")
+    (tmp_path / "empty.pth").touch()
+    done = boxwright("predict", model, "in")
+    assert done.code == 4
+    assert done.err.startswith("CheckpointError: ")
+    assert message in done.err
+    assert done.err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--names", "a,b"], "2 class names were given, but the model has 3 classes"),
+        (["--names", ""], "no name"),
+        (["--names", ",".join(f"a very long name {i}" for i in range(80))], "80 class names were given"),
+        (["--classes", "reed"], "Unknown class 'reed'. Did you mean 'red'"),
+        (["--classes", ""], "names nothing"),
+        (["--size", "96"], "fixed to (64, 64)"),
+        (["--output-form", "scores"], "does not apply"),
+        (["--act", "relu"], "does not apply"),
+        (["--out", "here", "--save"], "nothing would be written"),
+        (["--out", "in/a.png"], "can't be the output folder"),
+    ],
+)
+def test_an_option_that_does_not_fit_is_a_usage_error(
+    boxwright: Command, toy_onnx: Path, tmp_path: Path, options: list[str], message: str
+) -> None:
+    save_scene(tmp_path / "in" / "a.png")
+    done = boxwright("predict", toy_onnx, "in", *options)
+    assert done.code == 2
+    assert done.err.startswith("UsageError: ")
+    assert message in done.err
+    assert done.out == ""
+
+
+@pytest.mark.parametrize("source", ["in", "in/b.png", "in/*.png", "in/clip.mp4"])
+def test_nothing_in_the_source_folder_is_overwritten(
+    boxwright: Command, toy_onnx: Path, tmp_path: Path, source: str
+) -> None:
+    folder = tmp_path / "in"
+    save_scene(folder / "b.jpg", ("red", 1, 1))  # a neighbour that the picture of b.png would replace
+    save_scene(folder / "b.png", ("red", 1, 1))
+    save_video(folder / "clip.mp4", [scene()] * 3)
+    before = _contents(folder)
+    for out in ("in", "./in/", f"{tmp_path}/in"):
+        done = boxwright("predict", toy_onnx, "-", source, "--out", out)
+        assert done.code == 2
+        assert "Choose another --out" in done.err
+    assert _contents(folder) == before
+
+
+def test_text_outputs_may_lie_beside_the_sources(boxwright: Command, toy_onnx: Path, tmp_path: Path) -> None:
+    save_scene(tmp_path / "in" / "b.jpg", ("red", 1, 1))
+    assert boxwright("predict", toy_onnx, "in", "--out", "in", "--save", "json", "yolo").code == 0
+    assert sorted(p.name for p in (tmp_path / "in").iterdir()) == ["b.jpg", "labels", "predictions.jsonl"]
+
+
+def test_file_names_of_any_bytes_are_handled(boxwright: Command, toy_onnx: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "in" / os.fsdecode(b"caf\xe9.png")
+    save_scene(tmp_path / "in" / "z.png", ("red", 1, 1))
+    save_scene(tmp_path / "in" / "x.png", ("red", 1, 1)).rename(odd)
+    save_video(tmp_path / "clip.mp4", [scene()]).rename(tmp_path / "in" / os.fsdecode(b"film\xe9.mp4"))
+    done = boxwright(
+        "predict", toy_onnx, "in", "--out", "out", "--json", "--save", "images", "json", "csv", "coco", "yolo"
+    )
+    assert done.code == 3  # OpenCV can't open a video of such a name
+    records = [json.loads(line) for line in done.out.splitlines()]
+    assert [r["source"] for r in records] == [f"in/{name}" for name in sorted(os.listdir("in"))]
+    assert [len(r.get("detections", [])) for r in records] == [1, 0, 1]
+    text = boxwright("predict", toy_onnx, odd, "--save")
+    assert text.code == 0
+    assert text.out.endswith("caf\\udce9.png: 1 red\n")
+
+
+def test_a_reader_that_goes_away_ends_the_run_quietly(toy_onnx: Path, tmp_path: Path) -> None:
+    save_video(tmp_path / "clip.mp4", [scene(("red", 1, 1))] * 400)
+    command = [sys.executable, "-m", "boxwright", "predict", str(toy_onnx), "clip.mp4", "--json", "--save"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert json.loads(process.stdout.readline())["frame"] == 0
+        process.stdout.close()
+        errors = process.stderr.read().decode()
+        assert process.wait(timeout=60) == 0
+    assert "Traceback" not in errors
+    assert "Broken" not in errors
+
+
+def test_a_closed_stdout_does_not_matter(toy_onnx: Path, tmp_path: Path) -> None:
+    save_scene(tmp_path / "a.png", ("red", 1, 1))
+    command = f'"{sys.executable}" -m boxwright predict "{toy_onnx}" a.png --out out >&-'
+    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+    picture = cv2.imdecode(np.fromfile(tmp_path / "out" / "a.jpg", np.uint8), cv2.IMREAD_COLOR)
+    assert picture is not None
