@@ -261,9 +261,8 @@ def main() -> None:
     parser.add_argument("--soak", type=int, metavar="SAMPLES", help="load so many samples and print the memory instead")
     options = parser.parse_args()
     cpu = read_cpu()
-    print(
-        f"{cpu.model}, {cpu.usable_cores} cores, {platform.system()}, OpenCV {cv2.__version__}, numpy {np.__version__}"
-    )
+    print(f"{cpu.model}, {cpu.usable_cores} cores, {platform.system()}")
+    print(f"OpenCV {cv2.__version__}, numpy {np.__version__}")
     with TemporaryDirectory() as folder:
         records = (
             read_records(options.data)

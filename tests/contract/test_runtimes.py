@@ -17,6 +17,7 @@ from boxwright.detector.yolox import Yolox
 from boxwright.recipes.models import open_model
 from boxwright.runtimes.artifact import open_artifact, read_artifact, write_artifact
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 SPEC = Spec(model="yolox_nano", names=("a", "b", "c"), size_hw=(64, 96), category_ids=(2, 4, 8))
 
 

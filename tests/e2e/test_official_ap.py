@@ -7,6 +7,8 @@ import pytest
 from support.fixtures import Command
 from support.shared import shared_path
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 
 @pytest.mark.parametrize("ending", ["onnx", "pth"])
 def test_official_weights_reach_the_official_ap(boxwright: Command, ending: str) -> None:

@@ -7,11 +7,12 @@ import pytest
 from support.fixtures import Command
 from support.networks import lively_nano
 from support.scenes import NAMES, save_labelled_set
-from support.toy import save_toy_onnx
+from support.toy import save_toy_onnx, toy_spec
 
 from boxwright.core.spec import Spec
 from boxwright.detector.weights import save_weights
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 SCENES = [[("red", 1, 1)], [("green", 2, 2), ("blue", 5, 5)], [], [("red", 0, 7)]]
 
 
@@ -48,6 +49,13 @@ def test_the_thresholds_and_the_limit_reach_the_evaluation(boxwright: Command, t
     done = boxwright("eval", toy_onnx, "--data", data, "--json", "--conf", "0.01", "--nms", "0.5", "--limit", "2")
     values = json.loads(done.out)
     assert (values["conf"], values["nms"], values["images"]) == (0.01, 0.5, 2)
+
+
+def test_classes_can_suppress_each_other(boxwright: Command, tmp_path: Path) -> None:
+    model = save_toy_onnx(tmp_path / "twins.onnx", twins=True, spec=toy_spec())
+    data = save_labelled_set(tmp_path / "data", [[("red", 0, 0), ("blue", 1, 0)]])
+    for words, count in (((), 2), (("--class-agnostic",), 1)):
+        assert json.loads(boxwright("eval", model, "--data", data, "--json", *words).out)["detections"] == count
 
 
 def test_legacy_preprocessing_changes_what_is_found(boxwright: Command, toy_onnx: Path, data: Path) -> None:
@@ -102,9 +110,7 @@ def test_a_wrong_number_of_names_is_a_usage_error(boxwright: Command, toy_onnx: 
 def test_a_safetensors_file_is_scored_at_a_size_that_is_not_square(
     boxwright: Command, data: Path, tmp_path: Path
 ) -> None:
-    save_weights(
-        tmp_path / "mine.safetensors", lively_nano(), Spec(model="yolox_nano", names=NAMES, size_hw=(64, 64))
-    )
+    save_weights(tmp_path / "mine.safetensors", lively_nano(), Spec(model="yolox_nano", names=NAMES, size_hw=(64, 64)))
     done = boxwright("eval", "mine.safetensors", "--data", data, "--json", "--size", "64x96", "--conf", "0.01")
     assert done.code == 0
     values = json.loads(done.out)

@@ -2,12 +2,16 @@
 
 import csv
 import json
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import cv2
 import pytest
 from support.fixtures import Command
 from support.scenes import save_labelled_set, save_scene, save_video, scene
+from support.toy import save_toy_onnx, toy_spec
 
 from boxwright.evaluation.coco_files import evaluate_files
 
@@ -92,7 +96,9 @@ def test_every_format_is_written_in_one_go(boxwright: Command, toy_onnx: Path, t
 def test_the_coco_json_can_be_scored_against_the_annotations(
     boxwright: Command, toy_onnx: Path, tmp_path: Path
 ) -> None:
-    truth = json.loads((save_labelled_set(tmp_path, [[("red", 1, 1)], [("blue", 2, 3)]]) / "instances.json").read_text())
+    truth = json.loads(
+        (save_labelled_set(tmp_path, [[("red", 1, 1)], [("blue", 2, 3)]]) / "instances.json").read_text()
+    )
     for image in truth["images"]:  # named as COCO names its images: by their id
         name = f"{image['id']:012d}.png"
         (tmp_path / "images" / image["file_name"]).rename(tmp_path / "images" / name)
@@ -114,6 +120,14 @@ def test_only_the_classes_asked_for_are_shown(boxwright: Command, toy_onnx: Path
     assert boxwright("predict", toy_onnx, image, "--save", "--classes", "green").out == f"{image}: nothing found\n"
 
 
+def test_boxes_of_two_classes_in_one_place_can_suppress_each_other(boxwright: Command, tmp_path: Path) -> None:
+    model = save_toy_onnx(tmp_path / "twins.onnx", twins=True, spec=toy_spec())
+    image = save_scene(tmp_path / "a.png", ("red", 0, 0), ("blue", 1, 0))
+    for words, count in (((), 2), (("--class-agnostic",), 1)):
+        done = boxwright("predict", model, image, "--save", "--json", *words)
+        assert [len(line["detections"]) for line in _lines(done.out)] == [count]  # type: ignore[arg-type]
+
+
 def test_names_given_by_the_user_are_shown(boxwright: Command, toy_onnx: Path, tmp_path: Path) -> None:
     image = save_scene(tmp_path / "a.png", ("blue", 6, 6))
     (tmp_path / "names.txt").write_text("rot\ngrün\nblau\n", encoding="utf-8")
@@ -132,6 +146,27 @@ def test_an_image_from_stdin_is_annotated(boxwright: Command, toy_onnx: Path, tm
     done = boxwright("predict", toy_onnx, "-", "--out", "out", stdin=data)
     assert (done.code, done.out) == (0, "stdin: 1 red\n")
     assert (tmp_path / "out" / "stdin.jpg").is_file()
+
+
+class _SilentHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_stream_over_http_becomes_a_video(
+    boxwright: Command, toy_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("http_proxy", raising=False)
+    save_video(tmp_path / "live.avi", [scene(("red", 1, 1))] * 6)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_SilentHandler, directory=str(tmp_path))) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        done = boxwright("predict", toy_onnx, f"{address}/live.avi", f"{address}/gone.avi", "--json", "--out", "out")
+        server.shutdown()
+    assert done.code == 3
+    assert [line.get("frame") for line in _lines(done.out)] == [0, 1, 2, 3, 4, 5, None]
+    assert "gone.avi' can't be opened" in done.err
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["stream.mp4"]
 
 
 def test_quiet_leaves_only_the_results(boxwright: Command, toy_onnx: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -166,10 +167,15 @@ def test_file_names_of_any_bytes_are_handled(boxwright: Command, toy_onnx: Path,
     assert text.out.endswith("caf\\udce9.png: 1 red\n")
 
 
+def _start(toy_onnx: Path, folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    # More lines than a pipe holds: the program is still at it when the test has read the first.
+    save_video(folder / "clip.mp4", [scene(("red", 1, 1))] * 2000)
+    command = [sys.executable, "-m", "boxwright", "predict", str(toy_onnx), "clip.mp4", "--json", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder)
+
+
 def test_a_reader_that_goes_away_ends_the_run_quietly(toy_onnx: Path, tmp_path: Path) -> None:
-    save_video(tmp_path / "clip.mp4", [scene(("red", 1, 1))] * 400)
-    command = [sys.executable, "-m", "boxwright", "predict", str(toy_onnx), "clip.mp4", "--json", "--save"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as process:
+    with _start(toy_onnx, tmp_path, "--save") as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert json.loads(process.stdout.readline())["frame"] == 0
@@ -178,6 +184,23 @@ def test_a_reader_that_goes_away_ends_the_run_quietly(toy_onnx: Path, tmp_path: 
         assert process.wait(timeout=60) == 0
     assert "Traceback" not in errors
     assert "Broken" not in errors
+
+
+def test_a_run_that_is_interrupted_leaves_whole_files(toy_onnx: Path, tmp_path: Path) -> None:
+    with _start(toy_onnx, tmp_path, "--out", "out", "--save", "images", "coco", "json") as process:
+        assert process.stdout is not None
+        for _ in range(50):
+            process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 130
+    assert errors.decode().endswith("Stopped.\n")
+    content = json.loads((tmp_path / "out" / "predictions.coco.json").read_text())
+    lines = (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()
+    capture = cv2.VideoCapture(str(tmp_path / "out" / "clip.mp4"))
+    assert 49 <= len(lines) < 2000
+    assert len(content["images"]) == pytest.approx(len(lines), abs=1)
+    assert capture.get(cv2.CAP_PROP_FRAME_COUNT) == pytest.approx(len(lines), abs=1)
 
 
 def test_a_closed_stdout_does_not_matter(toy_onnx: Path, tmp_path: Path) -> None:

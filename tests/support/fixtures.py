@@ -23,6 +23,17 @@ class Finished:
 Command = Callable[..., Finished]
 
 
+@pytest.fixture(scope="module")
+def one_torch_thread() -> Iterator[None]:
+    """Let torch compute with one thread: on a busy machine, several wait for each other many times as long."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def toy_onnx(tmp_path: Path) -> Path:
     """The toy detector as an ONNX file that describes itself."""
@@ -32,9 +43,7 @@ def toy_onnx(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def boxwright(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Command]:
+def boxwright(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
     """Run a command in this process, in an empty folder of its own: `boxwright("predict", model, image)`."""
     monkeypatch.chdir(tmp_path)
 

@@ -57,6 +57,7 @@ def save_toy_onnx(
     size_hw: tuple[int, int] = (64, 64),
     batch: int | None = None,
     free_size: bool = False,
+    twins: bool = False,
     spec: Spec | None = None,
 ) -> Path:
     """Write the toy as ONNX.
@@ -67,6 +68,7 @@ def save_toy_onnx(
         size_hw: input size.
         batch: a fixed batch size, or None for any.
         free_size: do not name the input size in the file, though only `size_hw` works.
+        twins: what is found in the second cell of the first row gets the box of the first cell.
         spec: a description to store in the file as our own exports do.
     """
     rows, columns = size_hw[0] // CELL, size_hw[1] // CELL
@@ -75,6 +77,8 @@ def save_toy_onnx(
     second = _STEEP * np.array([[1, 1, 1], [1, 0, 0], [0, 1, 0], [0, 0, 1]], np.float32)
     rest = np.full((1, all_rows - rows * columns, 4), -_BIAS, np.float32)
     boxes = np.tile(np.array([0.5, 0.5, 0, 0], np.float32), (1, all_rows, 1))
+    if twins:
+        boxes[0, 1, 0] = -0.5
     if form == "decoded":
         boxes = _decode(size_hw)[None]
     constants = {

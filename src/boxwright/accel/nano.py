@@ -113,7 +113,10 @@ class TorchNano:
             device_count=self._device.count(),
         )
         self._seed = seed
-        self._ddp = {"broadcast_buffers": broadcast_buffers, "find_unused_parameters": find_unused_parameters}
+        self._ddp: dict[str, Any] = {
+            "broadcast_buffers": broadcast_buffers,
+            "find_unused_parameters": find_unused_parameters,
+        }
         self._world = World.single()
         self._place = torch.device("cpu")
         self._scaler: torch.amp.GradScaler | None = None
@@ -164,7 +167,8 @@ class TorchNano:
 
     def launch(self, function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
         """Run `function(nano, *args, **kwargs)` in every process and return the first one's result."""
-        return self._start(function, args, kwargs)
+        result: Result = self._start(function, args, kwargs)
+        return result
 
     def setup(self, model: nn.Module, *rest: Any) -> Any:
         """Return model, optimizers and loaders ready for this process.
@@ -190,7 +194,8 @@ class TorchNano:
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """Compute the gradients, scaled where the precision needs it."""
-        (loss if self._scaler is None else self._scaler.scale(loss)).backward(*args, **kwargs)
+        scaled: Any = loss if self._scaler is None else self._scaler.scale(loss)
+        scaled.backward(*args, **kwargs)
         self._device.end_of_step()
 
     def autocast(self) -> AbstractContextManager[None]:
@@ -442,7 +447,8 @@ def nano(**settings: Any) -> Callable[[Callable[Arguments, Result]], Callable[Ar
                 raise UsageError(
                     "@nano can't scale the loss that precision 16 needs. Use TorchNano, or precision='bf16'."
                 )
-            return runner.launch(_call_ready, function, args, kwargs)
+            result: Result = runner.launch(_call_ready, function, args, kwargs)
+            return result
 
         run.__name__, run.__doc__ = function.__name__, function.__doc__
         return run

@@ -10,7 +10,8 @@ from boxwright.core.errors import UsageError
 from boxwright.core.procfs import format_cpu_list
 from boxwright.core.types import Precision
 from boxwright.devices.support import Support, cpu_support
-from boxwright.launchers.base import WorkerSpec, make_workers
+from boxwright.launchers.base import WorkerSpec
+from boxwright.launchers.placement import make_workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

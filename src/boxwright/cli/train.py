@@ -4,19 +4,45 @@ import argparse
 import json
 from pathlib import Path
 
-from boxwright.cli.options import parse_size, positive
+from boxwright.cli.options import fraction, parse_size
+
+# Spellings that users of the original and of its ports have in their scripts.
+_ALIASES = {
+    "--batch": ("--batch-size", "--batch_size"),
+    "--data": ("--data_dir", "--data-dir"),
+    "--num_processes": ("--num-processes", "--devices"),
+    "--use_ipex": ("--use-ipex",),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments."""
     parser.add_argument("-n", "--name", default="yolox_nano", help="the model's name (default yolox_nano)")
-    parser.add_argument("--data", metavar="PATH", type=Path, required=True, help="a COCO json, or a folder with one")
-    parser.add_argument("-b", "--batch", type=positive, help="images a step (default 16)")
-    parser.add_argument("--ckpt", metavar="FILE", type=Path, help="start from these weights (official .pth or ours)")
+    parser.add_argument(
+        "--data", *_ALIASES["--data"], metavar="PATH", type=Path, required=True, help="a set in COCO, VOC or YOLO form"
+    )
+    parser.add_argument("-b", "--batch", *_ALIASES["--batch"], metavar="N", help="images a step, or auto (default 16)")
+    parser.add_argument("-c", "--ckpt", metavar="FILE", type=Path, help="start from these weights (.pth or ours)")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in the output folder")
+    parser.add_argument("--val", type=fraction, help="hold out this part of the images, if the set has no parts")
     parser.add_argument("--size", metavar="N|HxW", type=parse_size, help="input size (default the model's own)")
-    parser.add_argument("--seed", type=int, help="of weights, order and flips (default 0)")
+    parser.add_argument("--precision", help="32, bf16, 16, 64 or bf16-true (default 32)")
+    parser.add_argument("--device", help="cpu or cuda (default cpu)")
+    parser.add_argument(
+        "--num_processes",
+        *_ALIASES["--num_processes"],
+        metavar="N",
+        type=int,
+        help="processes (default 1, or one a GPU)",
+    )
+    parser.add_argument("--strategy", help="what starts them: subprocess or spawn (default subprocess)")
+    parser.add_argument(
+        "--use_ipex", *_ALIASES["--use_ipex"], action="store_true", help="Intel's extension, if it fits"
+    )
+    parser.add_argument("--seed", type=int, help="of weights, order and augmentation (default 0)")
     parser.add_argument("--out", metavar="DIR", type=Path, help="folder for the run (default runs/train/exp…)")
-    parser.add_argument("settings", metavar="KEY VALUE", nargs="*", help="such as: steps 500 lr_per_image=0.0002")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="settings from a YAML file (an args.yaml, say)")
+    parser.add_argument("settings", metavar="KEY VALUE", nargs="*", help="such as: max_epoch 30 clip_norm=35")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -24,32 +50,44 @@ def run(args: argparse.Namespace) -> int:
     from boxwright.cli.progress import progress_bar
     from boxwright.core import catalogue
     from boxwright.core.config import load_config
+    from boxwright.core.errors import UsageError
     from boxwright.recipes.models import normalise_name
     from boxwright.recipes.runs import new_run_folder
 
     name = normalise_name(args.name)
     catalogue.find("model", name)
-    recipe = catalogue.load("recipe", "train")
+    train = catalogue.load("recipe", "train")
     config_class = catalogue.load("recipe", "train_config")
-    size = None if args.size is None else f"[{args.size[0]}, {args.size[1]}]"
+    if args.batch not in (None, "auto") and not (args.batch.isdecimal() and int(args.batch) > 0):
+        raise UsageError(f"--batch {args.batch!r} must be a whole number of at least 1, or auto.")
     given = {
         "model": name,
         "data": args.data,
-        "batch": args.batch,
+        "batch": {"auto": 0}.get(args.batch, args.batch),
         "ckpt": args.ckpt,
-        "size_hw": size,
+        "val": args.val,
+        "size_hw": None if args.size is None else f"[{args.size[0]}, {args.size[1]}]",
+        "precision": args.precision,
+        "device": args.device,
+        "num_processes": args.num_processes,
+        "strategy": args.strategy,
         "seed": args.seed,
+        "output_dir": args.out,
+        "resume": True if args.resume else None,
+        "use_ipex": True if args.use_ipex else None,
     }
     words = [f"{key}={value}" for key, value in given.items() if value is not None]
-    if not any(word.startswith("output_dir") for word in args.settings):
-        words.append(f"output_dir={args.out or new_run_folder(Path('runs/train'))}")
-    config = load_config(config_class, None, [*words, *args.settings])
+    named = {w.replace("-", "_").split("=")[0] for w in args.settings}
+    if args.out is None and args.config is None and "output_dir" not in named:
+        if args.resume:
+            raise UsageError("--resume needs the run's folder: add --out DIR.")
+        words.append(f"output_dir={new_run_folder(Path('runs/train'))}")
+    config = load_config(config_class, args.config, [*words, *args.settings])
     with progress_bar("Training", hidden=args.quiet) as advance:
-        result = recipe(config, progress=advance)
-    print(
-        json.dumps(result.to_dict())
-        if args.json
-        else f"{result.steps} steps, {result.images_per_s:.1f} images/s, last loss {result.final_loss:.3f}: "
-        f"{result.checkpoint}"
-    )
-    return 0
+        result = train(config, progress=advance)
+    if args.json:
+        print(json.dumps(result.to_dict()))
+    else:
+        best = f"best AP {result.best['AP']:.4f} AP50 {result.best['AP50']:.4f}, " if result.best else ""
+        print(f"{result.steps} steps, {best}{result.images_per_s:.1f} images/s: {result.checkpoint}")
+    return 143 if result.stopped == "signal" else 0

@@ -1,7 +1,7 @@
 """`Spec`: what a detector takes and gives."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from boxwright.core.errors import UsageError
 
@@ -43,6 +43,9 @@ class Spec:
                 f"size_hw={self.size_hw!r} does not fit the strides {self.strides!r}: "
                 f"height and width must be multiples of {step}."
             )
+        for name, known in (("preprocessing", get_args(Preprocessing)), ("output", get_args(OutputForm))):
+            if getattr(self, name) not in known:
+                raise UsageError(f"{name}={getattr(self, name)!r} is unknown. Choose from: {', '.join(known)}.")
         if not self.names:
             raise UsageError("A detector needs at least one class name.")
         if self.category_ids and len(self.category_ids) != len(self.names):

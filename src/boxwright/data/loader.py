@@ -1,7 +1,7 @@
 """`Loader`: batches of a data set, made ahead by worker threads, for one of several training processes."""
 
 import os
-import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.core.errors import BoxwrightError, DataError, UsageError, WorkerError
 from boxwright.core.log import get_logger
+from boxwright.data import opencv_threads
 from boxwright.data.batch import Batch, Position, pad_targets
 from boxwright.data.dataset import DetectionDataset, Sample
 from boxwright.data.randomness import Purpose, stream
@@ -114,8 +114,10 @@ class Loader:
         self.seek(start)
         self._pool: ThreadPoolExecutor | None = None
         if workers:
-            _hold_opencv_threads()
             self._pool = ThreadPoolExecutor(workers, "boxwright-data", initializer=_pin, initargs=(tuple(cores),))
+            opencv_threads.hold()
+            # Also for a loader that nobody closes.
+            self._release_opencv = weakref.finalize(self, opencv_threads.release)
 
     def __len__(self) -> int:
         """How many batches an epoch has for this process."""
@@ -159,7 +161,7 @@ class Loader:
         self._abandon()
         if self._pool is not None:
             self._pool.shutdown(wait=True)
-            _release_opencv_threads()
+            self._release_opencv()
 
     def __enter__(self) -> "Loader":
         return self
@@ -177,11 +179,13 @@ class Loader:
         try:
             found = pending.collect()
         except BaseException:
-            self._abandon()  # so that whoever goes on gets this batch again, not the one behind it
+            # All of it, so that whoever goes on gets this batch again and not the one behind it.
+            self._under_way.appendleft(pending)
+            self._abandon()
             raise
         self._position = self._following(pending.position)
-        if self._pool is not None and (self._infinite or self._position.batch):
-            self._run_ahead()
+        if self._pool is not None and (self._infinite or self._position.epoch == pending.position.epoch):
+            self._run_ahead()  # while the caller is busy with this batch
         rows = [row for row, sample in enumerate(found) if sample is not None]
         samples = [sample for sample in found if sample is not None]
         targets, dropped = pad_targets([sample.targets for sample in samples], self._max_boxes)
@@ -291,36 +295,20 @@ def _check_cores(cores: Sequence[int]) -> None:
     if not cores:
         return
     _require(hasattr(os, "sched_setaffinity"), f"cores={tuple(cores)!r}: this system can't pin threads. Leave it out.")
-    allowed = os.sched_getaffinity(0)
-    _require(
-        allowed.issuperset(cores), f"cores={tuple(cores)!r}: this process may only use {sorted(allowed)!r}. Name those."
-    )
+
+    def try_out() -> set[int]:
+        _pin(tuple(cores))
+        return os.sched_getaffinity(0)
+
+    # In a thread of its own: the calling one may be kept to other cores, which says nothing about workers.
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            granted = pool.submit(try_out).result()
+        except (OSError, OverflowError):
+            granted = set()
+    _require(granted == set(cores), f"cores={tuple(cores)!r}: only {sorted(granted)!r} of these exist and are allowed.")
 
 
 def _pin(cores: tuple[int, ...]) -> None:
     if cores:
         os.sched_setaffinity(0, cores)  # 0 is the calling thread, not the process
-
-
-# OpenCV has one setting for the whole process, so there is one count of those who need it off. Its threads would run on
-# cores that compute, and spin there; the workers keep their own cores busy without them.
-_opencv_lock = threading.Lock()
-_opencv_holders = 0
-_opencv_before = 0
-
-
-def _hold_opencv_threads() -> None:
-    global _opencv_holders, _opencv_before
-    with _opencv_lock:
-        if not _opencv_holders:
-            _opencv_before = cv2.getNumThreads()
-            cv2.setNumThreads(1)
-        _opencv_holders += 1
-
-
-def _release_opencv_threads() -> None:
-    global _opencv_holders
-    with _opencv_lock:
-        _opencv_holders -= 1
-        if not _opencv_holders:
-            cv2.setNumThreads(_opencv_before)

@@ -106,7 +106,7 @@ RECIPES: dict[str, AugmentRecipe] = {
     "yolox_x": _FULL,
     "yolov3": _FULL,
 }
-"""The recipe that each model was published with."""
+"""The recipe that each model was published with; only `partner_window` is ours."""
 
 
 def recipe_for(model: str) -> AugmentRecipe:

@@ -36,6 +36,7 @@ def yolox_loss(
     l1: bool = False,
     rule: Rule = "current",
     static: bool = False,
+    class_weights: Tensor | None = None,
 ) -> Losses:
     """Return the losses of a batch.
 
@@ -47,6 +48,7 @@ def yolox_loss(
         l1: add the L1 distance of the raw boxes (the last phase of training).
         rule: the assignment rule.
         static: shapes depend on the arguments' shapes alone, nothing is read back to the host.
+        class_weights: (C,), how much the class loss of a box of each class counts; None for 1 each.
 
     Raises:
         UsageError: the shapes don't belong together.
@@ -61,7 +63,7 @@ def yolox_loss(
     with torch.autocast(raw.boxes.device.type, enabled=False):
         truths = _split_targets(targets.float(), static=static)
         assignment = assign(*raw, truths, points, size_hw=size_hw, strides=strides, rule=rule, static=static)
-        return _losses(raw, truths, assignment, points, l1=l1)
+        return _losses(raw, truths, assignment, points, l1=l1, class_weights=class_weights)
 
 
 def _split_targets(targets: Tensor, *, static: bool) -> Truths:
@@ -72,7 +74,9 @@ def _split_targets(targets: Tensor, *, static: bool) -> Truths:
     return Truths(targets[..., 1:], torch.where(valid, targets[..., 0], 0).long(), valid)
 
 
-def _losses(raw: RawOutputs, truths: Truths, found: Assignment, points: Points, *, l1: bool) -> Losses:
+def _losses(
+    raw: RawOutputs, truths: Truths, found: Assignment, points: Points, *, l1: bool, class_weights: Tensor | None
+) -> Losses:
     positive = found.positive.float()  # (B, P)
     count = positive.sum()
     share = count.clamp(min=1).reciprocal()
@@ -92,7 +96,10 @@ def _losses(raw: RawOutputs, truths: Truths, found: Assignment, points: Points, 
     # Binary cross entropy with target iou·one-hot, without building the one-hot rows.
     logits = _gather(raw.classes, found.anchor).float()  # (B, P, C)
     own_logit = logits.gather(2, truth_classes[..., None]).squeeze(2)
-    class_loss = ((F.softplus(logits).sum(dim=2) - own_logit * found.iou) * positive).sum() * share
+    each = F.softplus(logits).sum(dim=2) - own_logit * found.iou
+    if class_weights is not None:
+        each = each * class_weights[truth_classes]
+    class_loss = (each * positive).sum() * share
 
     l1_loss = torch.zeros((), device=positive.device)
     if l1:

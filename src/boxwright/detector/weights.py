@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from boxwright.core.errors import CheckpointError
@@ -94,7 +94,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], Spec | None]:
         return state, None
     try:
         return state, Spec.from_dict(json.loads(metadata[_METADATA_KEY]))
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise CheckpointError(f"The description inside {str(path)!r} can't be read: {error!r}") from error
 
 
@@ -107,8 +107,10 @@ def save_weights(path: Path, model: nn.Module, spec: Spec) -> None:
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
     try:
-        save_file(state, draft, metadata={_METADATA_KEY: json.dumps(spec.to_dict())})
-        with draft.open("rb") as file:
+        # Not save_file: it makes a file that no other user may read, such as the one a server runs as.
+        with draft.open("wb") as file:
+            file.write(save(state, metadata={_METADATA_KEY: json.dumps(spec.to_dict())}))
+            file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
     finally:

@@ -12,6 +12,13 @@ T = TypeVar("T")
 Kind = Literal["exception", "death", "communication"]
 """`exception`: the job raised. `death`: the process ended without a word. `communication`: it lost the others."""
 
+ATTEMPT = "BOXWRIGHT_ATTEMPT"
+"""The variable that counts, from 0, how often this group of workers was started."""
+RENDEZVOUS = "BOXWRIGHT_RENDEZVOUS"
+"""The variable by which a worker of ours is known: where the first worker listens."""
+IMPORTING_MAIN = "BOXWRIGHT_IMPORTING_MAIN"
+"""The variable that is set while a worker imports the program's main module."""
+
 _THREADS = "OMP_NUM_THREADS"
 
 

@@ -24,9 +24,11 @@ def launch_folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     # The kernel drops the lock when this process dies, however it dies. A process number would say less: another
     # container with the same /tmp has numbers of its own.
-    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    new = folder / f"{_LOCK}.new"
+    lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        new.rename(folder / _LOCK)  # nobody ever sees it unlocked
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)

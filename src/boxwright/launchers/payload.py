@@ -4,13 +4,15 @@ import io
 import os
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
 
 from boxwright.core.errors import UsageError
+
+_MAIN = ("__main__", "__mp_main__")  # the second is what multiprocessing calls it where it was imported
 
 
 def pack(value: object, what: str, *, main_by_name: bool = False) -> bytes:
@@ -22,7 +24,7 @@ def pack(value: object, what: str, *, main_by_name: bool = False) -> bytes:
     Args:
         value: what to send.
         what: its name in the error message.
-        main_by_name: name the functions and classes of `__main__` too: the other side imports that module first.
+        main_by_name: name the functions and classes of `__main__` too: the other side has imported that module.
 
     Raises:
         UsageError: the value can't be pickled.
@@ -57,7 +59,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, type | FunctionType):
             name = obj.__module__
-            if name == "__main__" and self._main_by_name and _is_reachable(obj):
+            if name in _MAIN and self._main_by_name and _is_reachable(obj):
                 return NotImplemented  # pickle's own way: by name
             if name in sys.modules and name not in self._importable:
                 self._importable[name] = _can_import(sys.modules[name])
@@ -78,7 +80,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 def _is_reachable(obj: type | Callable[..., Any]) -> bool:
     """Return whether a name leads to this very object; it does not for a lambda or a function inside another."""
-    found: Any = sys.modules["__main__"]
+    found: Any = sys.modules.get(obj.__module__)
     for part in obj.__qualname__.split("."):
         found = getattr(found, part, None)
     return found is obj
@@ -92,12 +94,14 @@ def _can_import(module: ModuleType) -> bool:
     # `importlib.util.find_spec` won't do: it answers from `sys.modules`, where pytest and loaders of single files
     # put modules that nobody else can find.
     parts = module.__name__.split(".")
-    path = None
+    path: Sequence[str] | None = None
     for end in range(1, len(parts) + 1):
         whole = ".".join(parts[:end])
         specs = (finder.find_spec(whole, path) for finder in sys.meta_path)
         spec = next((spec for spec in specs if spec is not None), None)
-        path = spec and spec.submodule_search_locations
-        if spec is None or (path is None and end < len(parts)):
+        if spec is None:
             return False
-    return spec is not None and bool(spec.origin) and os.path.realpath(str(spec.origin)) == os.path.realpath(file)
+        path = spec.submodule_search_locations
+        if path is None and end < len(parts):
+            return False
+    return spec is not None and os.path.realpath(spec.origin or "") == os.path.realpath(file)

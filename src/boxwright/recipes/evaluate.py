@@ -85,6 +85,27 @@ def evaluate(
     records = data if isinstance(data, Records) else read_records(data)
     if limit is not None:
         records = records.select(range(min(limit, len(records))))
+    evaluator, failures = collect(predictor, records, batch=batch, progress=progress)
+    if not len(evaluator):
+        raise DataError(f"None of the {len(records)} images could be read. First: {failures[0].error}")
+    return Evaluation(
+        metrics=evaluator.evaluate(),
+        thresholds=predictor.thresholds,
+        failures=tuple(failures),
+        missing=records.missing,
+        images_per_s=len(evaluator) / max(predictor.watch.elapsed_s, 1e-9),
+        timing=predictor.watch.report(len(evaluator)),
+    )
+
+
+def collect(
+    predictor: Predictor, records: Records, *, batch: int = 8, progress: Progress | None = None
+) -> tuple[Any, list[Failure]]:
+    """Return an evaluator that has seen every image of the records, and the images that could not be read.
+
+    Raises:
+        CheckpointError: the detector does not know the set's classes.
+    """
     mapping = match_classes(predictor.names, records.names)
     evaluator = catalogue.load("evaluator", "coco")(records.names)
     failures: list[Failure] = []
@@ -106,16 +127,7 @@ def evaluate(
             )
         if progress is not None:
             progress(at + 1, len(records))
-    if not len(evaluator):
-        raise DataError(f"None of the {len(records)} images could be read. First: {failures[0].error}")
-    return Evaluation(
-        metrics=evaluator.evaluate(),
-        thresholds=predictor.thresholds,
-        failures=tuple(failures),
-        missing=records.missing,
-        images_per_s=len(evaluator) / max(predictor.watch.elapsed_s, 1e-9),
-        timing=predictor.watch.report(len(evaluator)),
-    )
+    return evaluator, failures
 
 
 def match_classes(model_names: Sequence[str], data_names: Sequence[str]) -> NDArray[np.int64]:

@@ -20,8 +20,9 @@ _WEIGHTS = "weights.safetensors"
 class EagerSession:
     """A torch module behind the session seam."""
 
-    def __init__(self, model: nn.Module, spec: Spec) -> None:
+    def __init__(self, model: nn.Module, spec: Spec, device: torch.device | None = None) -> None:
         self.spec = spec
+        self._device = device or torch.device("cpu")
         # The images come channels last; weights in the same layout save a copy at every convolution.
         self._model: nn.Module | None = model.eval()
         self._model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # missing in torch's stubs
@@ -31,8 +32,8 @@ class EagerSession:
         if self._model is None:
             raise CheckpointError("This session is closed. Load the model again.")
         with torch.inference_mode():
-            raw = self._model(torch.from_numpy(images))
-            out: NDArray[np.float32] = torch.cat(tuple(raw), dim=2).numpy()
+            raw = self._model(torch.from_numpy(images).to(self._device))
+            out: NDArray[np.float32] = torch.cat(tuple(raw), dim=2).float().cpu().numpy()
         return out
 
     def close(self) -> None:

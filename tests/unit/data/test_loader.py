@@ -2,18 +2,16 @@ import hashlib
 import os
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
 
-from boxwright.core.errors import DataError, UsageError, WorkerError
+from boxwright.core.errors import UsageError
 from boxwright.data.batch import Batch, Position
-from boxwright.data.dataset import DetectionDataset, Sample
+from boxwright.data.dataset import DetectionDataset
 from boxwright.data.loader import Loader
 from boxwright.data.recipe import recipe_for
 from boxwright.data.records import Records
@@ -222,129 +220,6 @@ def test_more_boxes_than_the_fixed_number_are_counted_and_said_once(
     assert caplog.text.count("max_boxes=3") == 1
 
 
-class FaultyDataset(DetectionDataset):
-    """Fails at one image in a way that nobody foresaw."""
-
-    def sample(self, epoch: int, index: int, **options: Any) -> Sample:
-        if index == 7:
-            raise ZeroDivisionError("division by zero")
-        return super().sample(epoch, index, **options)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_failure_in_a_worker_names_the_sample(records: Records, workers: int) -> None:
-    dataset = FaultyDataset(records, SIZE, recipe=FULL)
-    with Loader(dataset, batch_size=4, workers=workers, drop_last=False) as loader:
-        with pytest.raises(WorkerError, match=r"'000007.jpg' \(image 7, epoch 0\).*ZeroDivisionError") as caught:
-            list(loader)
-        assert isinstance(caught.value.__cause__, ZeroDivisionError)
-        failed = loader.position
-        with pytest.raises(WorkerError):
-            next(iter(loader))
-        assert loader.position == failed
-
-
-def broken_copy(records: Records, folder: Path, broken: list[int]) -> Records:
-    generate_scenes(folder, images=len(records), seed=5, size_hw=(80, 120))
-    copy = replace(records, root=folder / "images")
-    for index in broken:
-        copy.path(index).write_bytes(b"")
-    return copy
-
-
-def test_bad_images_do_not_stop_training(records: Records, tmp_path: Path) -> None:
-    dataset = DetectionDataset(broken_copy(records, tmp_path, [2, 9]), SIZE, recipe=FULL)
-    batches = take(dataset, 15)
-    assert [len(batch) for batch in batches] == [4] * 15
-    assert sorted(dataset.bad_images) == [2, 9]
-    assert digest(batches) == digest(take(dataset, 15, workers=0))
-
-
-def test_bad_images_are_left_out_of_an_evaluation_and_named(
-    records: Records, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    dataset = DetectionDataset(broken_copy(records, tmp_path, [2, 8, 9, 10, 11]), SIZE, recipe=None)
-    for _ in range(2):
-        with Loader(dataset, batch_size=4) as loader:
-            assert ids(list(loader)) == [[0, 1, 3], [4, 5, 6, 7], [12, 13, 14, 15], [16, 17, 18, 19], [20, 21]]
-    assert sorted(dataset.bad_images) == [2, 8, 9, 10, 11]
-    assert caplog.text.count("000002.jpg") == 1
-
-
-def test_a_set_of_bad_images_only_ends_training_with_a_data_error(records: Records, tmp_path: Path) -> None:
-    dataset = DetectionDataset(broken_copy(records, tmp_path, list(range(22))), SIZE, recipe=FULL)
-    with Loader(dataset, batch_size=4) as loader, pytest.raises(DataError, match="None of the 22 images"):
-        list(loader)
-
-
-def data_threads() -> set[str]:
-    return {thread.name for thread in threading.enumerate() if thread.name.startswith("boxwright-data")}
-
-
-def test_closing_leaves_no_thread_even_in_mid_epoch(training: DetectionDataset) -> None:
-    loader = Loader(training, batch_size=4, workers=3, prefetch=4, infinite=True)
-    next(iter(loader))
-    assert len(data_threads()) == 3
-    loader.close()
-    loader.close()
-    assert not data_threads()
-    with pytest.raises(UsageError, match="closed"):
-        next(iter(loader))
-
-
-def test_workers_stay_from_one_epoch_to_the_next(training: DetectionDataset) -> None:
-    with Loader(training, batch_size=4, workers=2) as loader:
-        list(loader)
-        before = {thread.ident for thread in threading.enumerate()}
-        list(loader)
-        assert {thread.ident for thread in threading.enumerate()} == before
-
-
-def test_no_more_batches_are_under_way_than_allowed(records: Records) -> None:
-    made: list[int] = []
-
-    class Counting(DetectionDataset):
-        def sample(self, epoch: int, index: int, **options: Any) -> Sample:
-            made.append(index)
-            return super().sample(epoch, index, **options)
-
-    with Loader(Counting(records, SIZE, recipe=FULL), batch_size=2, workers=2, prefetch=3, infinite=True) as loader:
-        batches = iter(loader)
-        for taken in range(1, 6):
-            next(batches)
-            assert len(made) <= 2 * (taken + 3)
-
-
-def test_workers_run_on_the_cores_they_are_given(records: Records) -> None:
-    core = max(os.sched_getaffinity(0))
-    seen: set[frozenset[int]] = set()
-
-    class Watching(DetectionDataset):
-        def sample(self, epoch: int, index: int, **options: Any) -> Sample:
-            seen.add(frozenset(os.sched_getaffinity(0)))
-            return super().sample(epoch, index, **options)
-
-    before = os.sched_getaffinity(0)
-    with Loader(Watching(records, SIZE, recipe=FULL), batch_size=4, workers=2, cores=[core]) as loader:
-        next(iter(loader))
-    assert seen == {frozenset({core})}
-    assert os.sched_getaffinity(0) == before
-
-
-def test_opencv_has_its_threads_back_when_the_last_loader_closes(training: DetectionDataset) -> None:
-    before = cv2.getNumThreads()
-    try:
-        cv2.setNumThreads(3)
-        first, second = (Loader(training, batch_size=4, workers=1) for _ in range(2))
-        assert cv2.getNumThreads() == 1
-        first.close()
-        assert cv2.getNumThreads() == 1
-        second.close()
-        assert cv2.getNumThreads() == 3
-    finally:
-        cv2.setNumThreads(before)
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -359,10 +234,8 @@ def test_opencv_has_its_threads_back_when_the_last_loader_closes(training: Detec
     ],
 )
 def test_numbers_that_do_not_fit_are_refused(training: DetectionDataset, wrong: dict[str, Any]) -> None:
-    before = cv2.getNumThreads()
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match=next(iter(wrong)) if "start" not in wrong else "no batch 5"):
         Loader(training, **({"batch_size": 5} | wrong))
-    assert cv2.getNumThreads() == before
 
 
 @pytest.mark.parametrize("wrong", [{"drop_last": True}, {"infinite": True}])

@@ -12,6 +12,8 @@ from boxwright.detector.yolox import Yolox
 from boxwright.recipes.checkpoint import read_checkpoint
 from boxwright.recipes.models import ModelOptions, open_model
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 
 @pytest.fixture(scope="module")
 def network() -> Yolox:
@@ -31,9 +33,7 @@ def test_an_official_file_says_which_network_it_is(official: Path) -> None:
     assert spec == Spec(model="yolox_nano", names=("class_0", "class_1", "class_2"), size_hw=(416, 416))
 
 
-def test_the_session_gives_what_the_network_gives_at_a_size_that_is_not_square(
-    official: Path, network: Yolox
-) -> None:
+def test_the_session_gives_what_the_network_gives_at_a_size_that_is_not_square(official: Path, network: Yolox) -> None:
     session = open_model(official, ModelOptions(size_hw=(64, 96), names=("a", "b", "c")))
     images = np.random.default_rng(0).uniform(0, 255, (2, 3, 64, 96)).astype(np.float32)
     with torch.inference_mode():

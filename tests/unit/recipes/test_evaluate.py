@@ -64,6 +64,19 @@ def test_a_class_that_the_detector_does_not_know_is_refused(tmp_path: Path, pred
         evaluate(predictor, other)
 
 
+def test_crowds_and_areas_of_the_annotations_count(folder: Path, predictor: Predictor) -> None:
+    file = folder / "instances.json"
+    content = json.loads(file.read_text())
+    content["annotations"][0]["iscrowd"] = 1
+    content["annotations"][1]["area"] = 200 * 200
+    file.write_text(json.dumps(content))
+    metrics = evaluate(predictor, folder).metrics
+    assert metrics.truths == 5
+    assert metrics.AP_large == pytest.approx(1)
+    assert metrics.AP_medium == -1
+    assert metrics.per_class["red"].truths == 2
+
+
 def test_classes_without_names_are_matched_by_position() -> None:
     np.testing.assert_array_equal(match_classes(["class_0", "class_1"], ["cat", "dog"]), [0, 1])
     with pytest.raises(CheckpointError, match="knows 3 classes"):

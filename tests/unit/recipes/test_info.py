@@ -12,6 +12,8 @@ from boxwright.recipes.info import describe
 from boxwright.recipes.models import ModelOptions
 from boxwright.runtimes.artifact import write_artifact
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
 
 # The figures that the authors publish for 80 classes.
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def test_a_video_in_a_folder_that_is_not_utf8_is_refused_and_no_crash(tmp_path: 
 
 
 def test_an_unknown_format_is_refused_with_a_suggestion(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="Unknown format 'jsn'. Did you mean 'json'"):
+    with pytest.raises(UsageError, match=r"Unknown format 'jsn'\. Did you mean 'json'"):
         Outputs(tmp_path, ["jsn"])
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.scenes import NAMES, save_scene, save_video, scene
-from support.toy import ToySession, toy_spec
+from support.toy import ToySession, save_toy_onnx, toy_spec
 
 from boxwright.core.errors import DataError, UsageError
 from boxwright.recipes.models import ModelOptions
@@ -67,8 +67,15 @@ def test_only_the_classes_asked_for_come_back() -> None:
     assert predictor(scene(("red", 1, 1), ("blue", 3, 3))).labels == ["blue"]
 
 
+def test_boxes_of_two_classes_in_one_place_both_stay_unless_asked_otherwise(tmp_path: Path) -> None:
+    model = save_toy_onnx(tmp_path / "toy.onnx", twins=True, spec=toy_spec())
+    image = scene(("red", 0, 0), ("blue", 1, 0))
+    assert sorted(predict(model, image).labels) == ["blue", "red"]
+    assert len(predict(model, image, class_agnostic=True)) == 1
+
+
 def test_an_unknown_class_is_refused_before_the_first_image() -> None:
-    with pytest.raises(UsageError, match="Unknown class 'blu'. Did you mean 'blue'"):
+    with pytest.raises(UsageError, match=r"Unknown class 'blu'\. Did you mean 'blue'"):
         Predictor(ToySession(), Thresholds(classes=("blu",)))
 
 

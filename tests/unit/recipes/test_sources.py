@@ -187,6 +187,22 @@ def test_a_broken_image_in_a_folder_or_glob_fails_alone(tmp_path: Path) -> None:
         assert items[1].source.endswith("half.jpg")
 
 
+def test_a_video_that_is_cut_off_gives_its_frames_and_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = save_video(tmp_path / "whole.avi", [scene(("red", i % 8, 1)) for i in range(50)]).read_bytes()
+    (tmp_path / "half.avi").write_bytes(data[: (data.index(b"movi") + data.index(b"idx1")) // 2])
+    frames = _frames(tmp_path / "half.avi")
+    assert 0 < len(frames) < 50
+    assert f"ended after {len(frames)} frames; its header promises" in caplog.text
+
+
+def test_a_video_without_a_frame_is_a_failure(tmp_path: Path) -> None:
+    data = save_video(tmp_path / "whole.avi", [scene()] * 50).read_bytes()
+    (tmp_path / "start.avi").write_bytes(data[: data.index(b"movi") + 4])
+    assert "gave no frame" in str(_failure(tmp_path / "start.avi").error)
+
+
 def test_a_video_whose_name_is_not_utf8_is_a_failure_and_no_crash(tmp_path: Path) -> None:
     path = tmp_path / "caf\udce9.mp4"
     save_video(tmp_path / "clip.mp4", [scene()]).rename(path)
@@ -221,5 +237,14 @@ def test_frames_and_failures_pass_through() -> None:
 def test_the_folders_of_the_sources_are_known_beforehand(tmp_path: Path) -> None:
     for name in ("one/a.png", "two/b.png", "three/c.png"):
         save_scene(tmp_path / name)
-    sources = [f"{tmp_path}/one", tmp_path / "two" / "b.png", f"{tmp_path}/th*/*.png", "-", "0", "rtsp://x/y", 1, scene()]
+    sources = [
+        f"{tmp_path}/one",
+        tmp_path / "two" / "b.png",
+        f"{tmp_path}/th*/*.png",
+        "-",
+        "0",
+        "rtsp://x/y",
+        1,
+        scene(),
+    ]
     assert source_folders(sources) == {tmp_path / "one", tmp_path / "two", tmp_path / "three"}

@@ -12,6 +12,7 @@ from boxwright.core.types import Precision
 from boxwright.recipes.models import ModelOptions, open_model
 from boxwright.runtimes.artifact import is_artifact, read_artifact, write_artifact
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 SPEC = Spec(model="yolox_nano", names=("a", "b", "c"), size_hw=(64, 64), category_ids=(1, 5, 7))
 
 
@@ -48,15 +49,22 @@ def test_a_folder_that_is_in_use_is_not_written_to(folder: Path, tmp_path: Path)
 
 
 def test_an_unknown_runtime_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="Unknown runtime 'eagre'. Did you mean 'eager'"):
+    with pytest.raises(UsageError, match=r"Unknown runtime 'eagre'\. Did you mean 'eager'"):
         write_artifact(lively_nano(), SPEC, tmp_path / "art", runtime="eagre")
     assert not (tmp_path / "art").exists()
 
 
 @pytest.mark.parametrize(
     "values",
-    [{"spec": []}, {"spec": {}}, {"files": 3}, {"precision": "33"}, {"format": "new"}, {"spec": {"names": [], "size_hw": [64, 64]}}],
-)  # fmt: skip
+    [
+        {"spec": []},
+        {"spec": {}},
+        {"files": 3},
+        {"precision": "33"},
+        {"format": "new"},
+        {"spec": {"names": [], "size_hw": [64, 64]}},
+    ],
+)
 def test_a_description_that_makes_no_sense_is_refused(folder: Path, values: dict[str, object]) -> None:
     _change(folder, **values)
     with pytest.raises(CheckpointError, match=r"artifact\.json' can't be read"):

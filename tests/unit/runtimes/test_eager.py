@@ -8,6 +8,7 @@ from boxwright.core.errors import CheckpointError, ConversionError, UsageError
 from boxwright.core.spec import Spec
 from boxwright.runtimes.eager import EagerRuntime, EagerSession
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 SPEC = Spec(model="yolox_nano", names=("a", "b", "c"), size_hw=(64, 64))
 
 

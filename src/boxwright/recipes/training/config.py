@@ -17,6 +17,8 @@ class TrainConfig:
         data: a set in COCO, VOC or YOLO form.
         output_dir: where the run's files go.
         val: the part of the images held out, for a set that has no parts of its own.
+        train_split: the part of the set to learn from, if not "train".
+        val_split: the part of the set to be scored on, if not "val".
         ckpt: weights to start from: an official `.pth` or our own.
         resume: go on from `output_dir/weights/last.pt`.
         size_hw: input size; None for the model's own.
@@ -56,6 +58,8 @@ class TrainConfig:
     data: Path
     output_dir: Path
     val: float | None = None
+    train_split: str | None = None
+    val_split: str | None = None
     ckpt: Path | None = None
     resume: bool = False
     size_hw: tuple[int, int] | None = None
@@ -101,6 +105,10 @@ class TrainConfig:
             raise UsageError(f"steps={self.steps!r} must be at least 1.")
         if self.lr_per_image <= 0:
             raise UsageError(f"lr_per_image={self.lr_per_image!r} must be above 0.")
+        if (self.train_split is None) != (self.val_split is None):
+            raise UsageError("train_split and val_split go together: name both parts of the set, or neither.")
+        if self.val is not None and self.val_split is not None:
+            raise UsageError("val divides a set that has no parts; val_split names one. Give one of them.")
         if self.resume and self.ckpt is not None:
             raise UsageError("resume goes on with the run's own weights. Leave ckpt out.")
 

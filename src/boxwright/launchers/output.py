@@ -1,0 +1,70 @@
+"""What workers print, passed on to this process's own stdout and stderr."""
+
+import codecs
+import os
+import re
+import sys
+
+_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r(?=[^\n]))")  # a last "\r" may be half of "\r\n"
+_CHUNK = 1 << 16
+
+
+class Relay:
+    """Passes on one stream of one worker: line by line behind its prefix, or unchanged and at once without one.
+
+    The text goes to what `sys.stdout` or `sys.stderr` is at that moment, so that a redirected one gets it too.
+    """
+
+    def __init__(self, fd: int, name: str, prefix: str) -> None:
+        """Read from `fd`, which must not block, and write to `sys.<name>`."""
+        self.fd = fd
+        self._name = name
+        self._prefix = prefix
+        self._rest = b""
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def pump(self) -> int | None:
+        """Pass on some of what can be read; return how many bytes: 0 at the end, None if there are none just now."""
+        try:
+            data = os.read(self.fd, _CHUNK)
+        except BlockingIOError:
+            return None
+        if self._prefix:
+            self._pass_lines(self._rest + data)
+        else:
+            write(self._name, self._decoder.decode(data))
+        return len(data)
+
+    def finish(self) -> None:
+        """Pass on all that can be read now, a last line without an end included."""
+        while self.pump():
+            pass
+        if self._rest:
+            write(self._name, f"{self._prefix}{self._rest.decode('utf-8', 'replace').rstrip()}\n")
+            self._rest = b""
+        write(self._name, self._decoder.decode(b"", final=True))
+
+    def _pass_lines(self, data: bytes) -> None:
+        lines = [match.group() for match in _LINE.finditer(data)]
+        self._rest = data[sum(map(len, lines)) :]
+        if len(self._rest) > _CHUNK:  # no line at all: memory must not grow with it
+            lines.append(self._rest + b"\n")
+            self._rest = b""
+        # A progress bar begins with "\r": what is before it is empty.
+        text = "".join(f"{self._prefix}{line.decode('utf-8', 'replace')}" for line in lines if line != b"\r")
+        write(self._name, text)
+
+
+def write(name: str, text: str) -> None:
+    """Write text to `sys.stdout` or `sys.stderr`, whatever the program has put there."""
+    stream = getattr(sys, name)
+    if stream is None or not text:
+        return
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:
+        encoding = getattr(stream, "encoding", None) or "ascii"
+        stream.write(text.encode(encoding, "replace").decode(encoding))
+    flush = getattr(stream, "flush", None)  # a writer of the user's own may have none
+    if flush is not None:
+        flush()

@@ -1,0 +1,81 @@
+"""A run in pictures: losses and AP over the steps, and a page that holds everything."""
+
+import base64
+import html
+import json
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from boxwright.core.log import get_logger
+
+_log = get_logger(__name__)
+_PICTURE = "curves.png"
+
+
+def read_metrics(folder: Path) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+    """Return the lines of steps and those of evaluations; a step that was done again after a resume counts last."""
+    steps: dict[float, dict[str, float]] = {}
+    scores: dict[float, dict[str, float]] = {}
+    for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        values = json.loads(line)
+        (scores if "AP" in values else steps)[values["step"]] = values
+    return [steps[s] for s in sorted(steps)], [scores[s] for s in sorted(scores)]
+
+
+def draw_curves(folder: Path) -> Path | None:
+    """Draw `curves.png` of a run folder and return its path; None where matplotlib is not installed."""
+    if find_spec("matplotlib") is None:
+        _log.info("No curves: matplotlib is not installed. Run: pip install 'boxwright[plots]'")
+        return None
+    from matplotlib.figure import Figure
+
+    steps, scores = read_metrics(folder)
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    for name in ("total", "iou", "objectness", "classes", "l1"):
+        left.plot([s["step"] for s in steps], [s[name] for s in steps], label=name, linewidth=1)
+    left.set(title="loss", xlabel="step", ylim=(0, None))
+    left.legend()
+    middle.plot([s["step"] for s in steps], [s["lr"] for s in steps], linewidth=1)
+    middle.set(title="learning rate", xlabel="step")
+    for name in ("AP", "AP50", "AP75"):
+        right.plot([s["step"] for s in scores], [s[name] for s in scores], marker="o", markersize=3, label=name)
+    right.set(title="held-out images", xlabel="step", ylim=(0, 1))
+    if scores:
+        right.legend()
+    path = folder / _PICTURE
+    figure.savefig(path, dpi=110)
+    return path
+
+
+def write_report(folder: Path, result: Mapping[str, Any], plan: Sequence[str]) -> Path:
+    """Write `report.html`, one file with everything in it, and return its path."""
+    _, scores = read_metrics(folder)
+    rows = "".join(
+        f"<tr><td>{s['step']:g}</td>" + "".join(f"<td>{s[k]:.4f}</td>" for k in ("AP", "AP50", "AP75")) + "</tr>"
+        for s in scores
+    )
+    picture = folder / _PICTURE
+    image = ""
+    if picture.exists():
+        data = base64.b64encode(picture.read_bytes()).decode()
+        image = f'<img alt="losses, learning rate and AP over the steps" src="data:image/png;base64,{data}">'
+    settings = html.escape((folder / "args.yaml").read_text(encoding="utf-8"))
+    outcome = html.escape(json.dumps(dict(result), indent=1, ensure_ascii=False))
+    page = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{html.escape(folder.name)}</title>
+<style>body{{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}}
+img{{max-width:100%}}table{{border-collapse:collapse}}
+td,th{{padding:.2rem .8rem;border:1px solid #ccc;text-align:right}}
+pre{{background:#f5f5f5;padding:1rem;overflow:auto}}</style></head><body>
+<h1>{html.escape(folder.name)}</h1>{image}
+<h2>Result</h2><pre>{outcome}</pre>
+<h2>Evaluations</h2><table><tr><th>step</th><th>AP</th><th>AP50</th><th>AP75</th></tr>{rows}</table>
+<h2>Plan</h2><pre>{html.escape(chr(10).join(plan))}</pre>
+<h2>Settings</h2><pre>{settings}</pre></body></html>
+"""
+    path = folder / "report.html"
+    path.write_text(page, encoding="utf-8")
+    return path

@@ -1,0 +1,107 @@
+"""The data of a training run: read, checked, cached, dealt out."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from boxwright.accel.nano import TorchNano
+from boxwright.core.errors import DataError
+from boxwright.core.log import get_logger
+from boxwright.core.memory import read_memory
+from boxwright.data.cache import CacheKind, expected_bytes, open_cache
+from boxwright.data.check import check_records, usable
+from boxwright.data.dataset import DetectionDataset
+from boxwright.data.formats import read_records, with_names
+from boxwright.data.loader import Loader
+from boxwright.data.recipe import AugmentRecipe, recipe_for
+from boxwright.data.records import Records
+from boxwright.data.split import read_splits
+from boxwright.recipes.training.config import TrainConfig
+
+_log = get_logger(__name__)
+
+
+def read_sets(config: TrainConfig) -> tuple[Records, Records]:
+    """Return the images to learn from and those to be scored on.
+
+    Raises:
+        DataError: the set can't be read, or has nothing to learn from.
+    """
+    if config.train_split is not None:
+        train = read_records(config.data, split=config.train_split)
+        held_out = with_names(read_records(config.data, split=config.val_split), train.names)
+    else:
+        train, held_out = read_splits(config.data, val=config.val, seed=config.seed)
+    if not len(train.boxes_xyxy):
+        raise DataError(
+            f"None of the {len(train)} training images in {str(config.data)!r} has a box: nothing to learn."
+        )
+    return train, held_out
+
+
+def leave_out_bad(nano: TorchNano, records: Records, held_out: Records, config: TrainConfig) -> Records:
+    """Return the training images without the bad ones; the first process checks, and the report is in the run folder.
+
+    Raises:
+        DataError: more of them are bad than the config allows.
+    """
+    error: DataError | None = None
+    bad: list[int] = []
+    if nano.is_global_zero:
+        start = time.perf_counter()
+        report = check_records(records, other=held_out if len(held_out) else None)
+        path = config.output_dir / "data_report.json"
+        report.save(path)
+        _log.info("%s Checked in %.1f s.", report.summary(), time.perf_counter() - start)
+        try:
+            _, names = usable(records, report, threshold=config.max_error_rate, report_path=path)
+            bad = [int(i) for i in report.bad_images()]
+            if names:
+                _log.warning("Left out: %s. See %s", ", ".join(names[:10]) + (" …" if len(names) > 10 else ""), path)
+        except DataError as caught:
+            error = caught
+    error, bad = nano.broadcast((error, bad))
+    if error is not None:
+        raise error
+    keep = sorted(set(range(len(records))) - set(bad))
+    return records.select(keep) if bad else records
+
+
+def choose_recipe(config: TrainConfig) -> AugmentRecipe:
+    """Return how images are changed, as the model's recipe and the config say."""
+    recipe = recipe_for(config.model)
+    if not config.augment:
+        recipe = replace(recipe.no_aug(), hsv_prob=0.0, flip_prob=0.0, multiscale=None)
+    return recipe if config.multiscale else replace(recipe, multiscale=None)
+
+
+def make_dataset(
+    nano: TorchNano, records: Records, size_hw: tuple[int, int], recipe: AugmentRecipe, config: TrainConfig
+) -> DetectionDataset:
+    """Return the training samples over the cache that the config names."""
+    kind = config.cache
+    if kind == "auto":
+        each = read_memory().usable_bytes // max(nano.world_size, 1)
+        kind = "ram" if expected_bytes(records, size_hw) < each * 0.4 else "none"
+    folder: Path | None = config.output_dir / "cache" if kind == "disk" else None
+    chosen: CacheKind = kind
+    tiles = open_cache(chosen, records, size_hw, folder=folder, processes=nano.world_size)
+    return DetectionDataset(records, size_hw, recipe=recipe, seed=config.seed, tiles=tiles)
+
+
+def make_loader(
+    nano: TorchNano, dataset: DetectionDataset, batch: int, config: TrainConfig, start: tuple[int, int]
+) -> Loader:
+    """Return this process's endless batches from a position on."""
+    worker = nano.plan.workers[min(nano.local_rank, len(nano.plan.workers) - 1)]
+    workers = config.workers or max(1, min(worker.threads // 2, 12))
+    return Loader(
+        dataset,
+        batch_size=batch,
+        rank=nano.global_rank,
+        world_size=nano.world_size,
+        workers=workers,
+        prefetch=3,
+        infinite=True,
+        start=start,
+    )

@@ -1,0 +1,436 @@
+"""The training loop, as it runs in every process."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from boxwright.accel.checkpoint import load_checkpoint, save_checkpoint
+from boxwright.accel.ema import WeightAverage
+from boxwright.accel.nano import TorchNano
+from boxwright.core.config import to_dict, to_yaml
+from boxwright.core.errors import BoxwrightError, CheckpointError, UsageError
+from boxwright.core.log import get_logger
+from boxwright.core.memory import read_memory
+from boxwright.core.spec import Spec
+from boxwright.data.batch import Batch
+from boxwright.data.dataset import DetectionDataset
+from boxwright.data.fingerprint import fingerprint
+from boxwright.data.loader import Loader
+from boxwright.detector.loss import Losses, yolox_loss
+from boxwright.detector.sizes import SIZES
+from boxwright.detector.weights import load_weights, read_state, save_weights
+from boxwright.detector.yolox import build
+from boxwright.recipes.training.config import Course, TrainConfig
+from boxwright.recipes.training.data import choose_recipe, leave_out_bad, make_dataset, make_loader, read_sets
+from boxwright.recipes.training.logbook import Callback, make_callbacks
+from boxwright.recipes.training.memory import choose_batch
+from boxwright.recipes.training.optimizer import class_weights, freeze, make_optimizer
+from boxwright.recipes.training.score import score_model
+
+_log = get_logger(__name__)
+Progress = Callable[[int, int], None]
+_SAVE_EVERY_S = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainResult:
+    """What a run left behind.
+
+    Attributes:
+        checkpoint: the best weights, or the last ones where nothing was scored.
+        best: metrics of the best evaluation; empty where there was none.
+        last: metrics of the last one.
+        steps: how many steps the run has done.
+        images_per_s: of whole training, data included, evaluation not.
+        stopped: why it ended early: "", "patience" or "signal".
+        final_loss: the last step's.
+    """
+
+    checkpoint: Path
+    best: dict[str, float]
+    last: dict[str, float]
+    steps: int
+    images_per_s: float
+    stopped: str
+    final_loss: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as plain JSON values."""
+        return {
+            "checkpoint": str(self.checkpoint),
+            "best": self.best,
+            "last": self.last,
+            "steps": self.steps,
+            "images_per_s": round(self.images_per_s, 2),
+            "stopped": self.stopped,
+            "final_loss": round(self.final_loss, 4),
+        }
+
+
+@dataclass(slots=True)
+class _State:
+    """What changes while a run goes on, and what a checkpoint holds beside weights and optimizer."""
+
+    step: int = 0
+    position: tuple[int, int] = (0, 0)
+    best: dict[str, float] = field(default_factory=dict)
+    last: dict[str, float] = field(default_factory=dict)
+    without_better: int = 0
+
+
+class Training:
+    """One process's part of a run."""
+
+    def __init__(
+        self, nano: TorchNano, config: TrainConfig, callbacks: Sequence[Callback], progress: Progress | None
+    ) -> None:
+        self.nano, self.config, self._progress = nano, config, progress
+        torch.manual_seed(config.seed)
+        folder = config.output_dir
+        train_records, self.held_out = read_sets(config)
+        self.records = leave_out_bad(nano, train_records, self.held_out, config)
+        self.size_hw = config.size_hw or SIZES[config.model].input_hw
+        self.spec = Spec(
+            model=config.model,
+            names=self.records.names,
+            size_hw=self.size_hw,
+            category_ids=self.records.category_ids,
+        )
+        network = build(config.model, self.spec.num_classes)
+        if config.ckpt is not None:
+            _log.info("%s: %s", config.ckpt.name, load_weights(network, read_state(config.ckpt)[0]).sentence())
+        self._frozen_norms = freeze(network, config.freeze)
+        self.batch = config.batch or self._choose_batch(network)
+        share = nano.world_size * config.accumulate
+        if self.batch % share:
+            raise UsageError(
+                f"A batch of {self.batch} can't be cut into {nano.world_size} processes times {config.accumulate} "
+                f"parts. Use a multiple of {share}."
+            )
+        self.micro = self.batch // share
+        optimizer = make_optimizer(network, config)
+        self.network: nn.Module = network
+        self.model, self.optimizer = nano.setup(network, optimizer)
+        self._inner_optimizer = optimizer
+        self.weights = class_weights(self.records, config)
+        if self.weights is not None:
+            self.weights = self.weights.to(nano.device)
+        self.dataset = make_dataset(nano, self.records, self.size_hw, choose_recipe(config), config)
+        per_epoch = max(len(self.records) // self.batch, 1)
+        self.course = Course.of(config, per_epoch)
+        self.curve = self.course.curve(config, self.batch)
+        self.average = WeightAverage(network, base=self.course.ema_base, ramp=self.course.ema_ramp)
+        self.state = _State()
+        self._fingerprint = fingerprint(self.records).digest if nano.is_global_zero else ""
+        if config.resume:
+            self._resume()
+        self.callbacks: list[Callback] = []
+        if nano.is_global_zero:
+            self.callbacks = [*make_callbacks(folder, config.loggers, resume=config.resume), *callbacks]
+        self._trained_images = 0
+        self._trained_s = 0.0
+        self._recent: list[tuple[int, Tensor, list[int]]] = []
+
+    # The loop.
+
+    def run(self) -> TrainResult:
+        """Train to the end, to the last patience or to a signal, and return the result."""
+        for callback in self.callbacks:
+            callback.on_start(to_dict(self.config))
+        stopped = ""
+        final_loss = float("nan")
+        last_save = time.perf_counter()
+        with _signals() as asked_to_stop:
+            while self.state.step < self.course.total_steps and not stopped:
+                last_phase = self.course.in_last_phase(self.state.step)
+                dataset = self.dataset.with_recipe(self.dataset.recipe.no_aug()) if last_phase else self.dataset  # type: ignore[union-attr]
+                with self._open_loader(dataset) as loader:
+                    for losses in self._steps(loader):
+                        final_loss = self._after_step(losses)
+                        if asked_to_stop and self.nano.is_global_zero:
+                            stopped = "signal"
+                            break
+                        if self._evaluation_is_due():
+                            if self._evaluate():
+                                stopped = "patience"
+                            self._save()
+                            last_save = time.perf_counter()
+                        elif time.perf_counter() - last_save > _SAVE_EVERY_S:
+                            self._save()
+                            last_save = time.perf_counter()
+                        if stopped or self.course.in_last_phase(self.state.step) != last_phase:
+                            break
+            self._check_losses()
+            self._save()
+        for callback in self.callbacks:
+            callback.on_end()
+        best = self.config.output_dir / "weights" / "best.safetensors"
+        last = best.with_name("last.safetensors")
+        return TrainResult(
+            checkpoint=best if self.state.best else last,
+            best=self.state.best,
+            last=self.state.last,
+            steps=self.state.step,
+            images_per_s=self._trained_images / max(self._trained_s, 1e-9),
+            stopped=stopped,
+            final_loss=final_loss,
+        )
+
+    def _open_loader(self, dataset: DetectionDataset) -> Loader:
+        return make_loader(self.nano, dataset, self.micro, self.config, self.state.position)
+
+    def _steps(self, loader: Loader) -> Iterator[Losses]:
+        """Yield after each step until the run's last one; the clock stands still while the caller works."""
+        self.model.train()
+        for norm in self._frozen_norms:
+            norm.eval()
+        batches = iter(loader)
+        while self.state.step < self.course.total_steps:
+            start = time.perf_counter()
+            for group in self._inner_optimizer.param_groups:
+                group["lr"] = self.curve(self.state.step)
+            l1 = self.course.in_last_phase(self.state.step)
+            for part in range(self.config.accumulate):
+                batch = next(batches)
+                last = part == self.config.accumulate - 1
+                losses = self._backward(batch, l1=l1, share_gradients=last)
+                self._recent.append((self.state.step, losses.total.detach(), batch.image_ids.tolist()))
+            if self.config.clip_norm:
+                self.nano.clip_gradients(self.model, self.optimizer, max_norm=self.config.clip_norm)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            if self.config.ema:
+                self.average.update(self.network)
+            self.state.step += 1
+            self.state.position = (loader.position.epoch, loader.position.batch)
+            self._trained_images += self.batch
+            self._trained_s += time.perf_counter() - start
+            yield losses
+
+    def _backward(self, batch: Batch, *, l1: bool, share_gradients: bool) -> Losses:
+        images = torch.from_numpy(batch.images).to(self.nano.device, non_blocking=True).permute(0, 3, 1, 2).float()
+        targets = torch.from_numpy(batch.targets).to(self.nano.device, non_blocking=True)
+        size_hw = (images.shape[2], images.shape[3])
+        if share_gradients:
+            losses = yolox_loss(self.model(images), targets, size_hw, l1=l1, class_weights=self.weights)
+            self.nano.backward(losses.total / self.config.accumulate)
+        else:
+            with self.model.no_sync():
+                losses = yolox_loss(self.model(images), targets, size_hw, l1=l1, class_weights=self.weights)
+                self.nano.backward(losses.total / self.config.accumulate)
+        return losses
+
+    def _after_step(self, losses: Losses) -> float:
+        """Tell what there is to tell; return the loss where it was looked at."""
+        step, total = self.state.step, self.course.total_steps
+        if self._progress is not None and self.nano.is_global_zero:
+            self._progress(step, total)
+        if step % self.config.print_interval and step != total:
+            return float("nan")
+        self._check_losses()
+        values = {name: float(value.detach()) for name, value in losses._asdict().items()}
+        values["lr"] = self.curve(step - 1)
+        values["images_per_s"] = round(self._trained_images / max(self._trained_s, 1e-9), 2)
+        values["epoch"] = round(step / self.course.steps_per_epoch, 3)
+        if self.nano.is_global_zero:
+            left = (total - step) * self.batch / max(values["images_per_s"], 1e-9)
+            _log.info(
+                "step %d/%d epoch %.1f loss %.3f (iou %.2f obj %.2f cls %.2f l1 %.2f) lr %.2e, %.1f images/s, %s left",
+                step, total, values["epoch"], values["total"], values["iou"], values["objectness"], values["classes"],
+                values["l1"], values["lr"], values["images_per_s"], _clock(left),
+            )  # fmt: skip
+            for callback in self.callbacks:
+                callback.on_step(step, values)
+        return values["total"]
+
+    def _check_losses(self) -> None:
+        """Name the first step since the last look whose loss is not a number; one host read for all of them.
+
+        Raises:
+            BoxwrightError: there is one. The last checkpoint was written before it.
+        """
+        recent, self._recent = self._recent, []
+        if not recent:
+            return
+        values = torch.stack([total for _, total, _ in recent]).tolist()
+        for (step, _, image_ids), value in zip(recent, values, strict=True):
+            if not np.isfinite(value):
+                ids = set(image_ids)
+                names = [
+                    self.records.relative_path(i) for i, d in enumerate(self.records.image_ids.tolist()) if d in ids
+                ]
+                raise BoxwrightError(
+                    f"The loss of step {step} is {value}. Its images: {', '.join(names[:8])}. The last good checkpoint "
+                    f"is in {str(self.config.output_dir / 'weights')!r}. Lower lr_per_image, or set clip_norm=35."
+                )
+
+    # Scoring.
+
+    def _evaluation_is_due(self) -> bool:
+        if not len(self.held_out):
+            return False
+        every = self.config.eval_interval * self.course.steps_per_epoch
+        return self.state.step == self.course.total_steps or (every > 0 and self.state.step % every == 0)
+
+    def _evaluate(self) -> bool:
+        """Score the weights, keep the best; return whether patience has run out."""
+        self._check_losses()
+        network = self.average.model if self.config.ema else self.network
+        _average_norms(self.nano, network)
+        start = time.perf_counter()
+        metrics = score_model(self.nano, network, self.spec, self.held_out)
+        values = {"AP": metrics.AP, "AP50": metrics.AP50, "AP75": metrics.AP75, "AR100": metrics.AR100}
+        self.state.last = values
+        better = values["AP"] > self.state.best.get("AP", -1.0)
+        self.state.without_better = 0 if better else self.state.without_better + 1
+        if better:
+            self.state.best = {**values, "step": self.state.step}
+        if self.nano.is_global_zero:
+            _log.info(
+                "step %d: AP %.4f AP50 %.4f%s (scored in %.1f s)",
+                self.state.step, values["AP"], values["AP50"], ", the best so far" if better else "",
+                time.perf_counter() - start,
+            )  # fmt: skip
+            for callback in self.callbacks:
+                callback.on_evaluation(self.state.step, values)
+            weights = self.config.output_dir / "weights"
+            if better:
+                save_weights(weights / "best.safetensors", network, self.spec)
+            if self.config.save_history_ckpt:
+                save_weights(weights / f"step_{self.state.step}.safetensors", network, self.spec)
+        self.model.train()
+        for norm in self._frozen_norms:
+            norm.eval()
+        return bool(self.config.patience) and self.state.without_better >= self.config.patience
+
+    # Saving and going on.
+
+    def _save(self) -> None:
+        """Write `last.pt` (all that --resume needs) and `last.safetensors` (the weights to use)."""
+        self._check_losses()
+        if not self.nano.is_global_zero:
+            return
+        folder = self.config.output_dir / "weights"
+        save_checkpoint(
+            folder / "last.pt",
+            {
+                "format": 1,
+                "step": self.state.step,
+                "position": list(self.state.position),
+                "best": self.state.best,
+                "last": self.state.last,
+                "without_better": self.state.without_better,
+                "model": self.network.state_dict(),
+                "average": self.average.model.state_dict(),
+                "average_steps": self.average.steps,
+                "optimizer": self._inner_optimizer.state_dict(),
+                "rng": torch.get_rng_state(),
+                "data": self._fingerprint,
+                "course": [self.course.total_steps, self.course.steps_per_epoch, self.batch],
+                "world_size": self.nano.world_size,
+                "threads": torch.get_num_threads(),
+                "config": to_yaml(self.config),
+            },
+        )
+        save_weights(folder / "last.safetensors", self.average.model if self.config.ema else self.network, self.spec)
+
+    def _resume(self) -> None:
+        """Take up a run where its last whole checkpoint left it, and say what is not as it was.
+
+        Raises:
+            CheckpointError: there is none, or it is of another run.
+        """
+        saved = load_checkpoint(self.config.output_dir / "weights" / "last.pt")
+        course = [self.course.total_steps, self.course.steps_per_epoch, self.batch]
+        if saved["course"] != course:
+            raise CheckpointError(
+                f"The checkpoint is of a run of {saved['course'][0]} steps, {saved['course'][1]} an epoch, at batch "
+                f"{saved['course'][2]}; this one is {course[0]}, {course[1]} and {course[2]}. Use the same data, "
+                "batch, max_epoch and steps, or start anew with --ckpt."
+            )
+        changes = []
+        if self._fingerprint and saved["data"] != self._fingerprint:
+            changes.append("the data")
+        if saved["world_size"] != self.nano.world_size:
+            changes.append(f"the number of processes ({saved['world_size']} then, {self.nano.world_size} now)")
+        if saved["threads"] != torch.get_num_threads():
+            changes.append(f"the number of threads ({saved['threads']} then, {torch.get_num_threads()} now)")
+        if changes and self.nano.is_global_zero:
+            _log.warning("Changed since the checkpoint: %s. The run goes on, but not bit by bit.", ", ".join(changes))
+        self.network.load_state_dict(saved["model"])
+        self.average.model.load_state_dict(saved["average"])
+        self.average.steps = saved["average_steps"]
+        self._inner_optimizer.load_state_dict(saved["optimizer"])
+        torch.set_rng_state(saved["rng"])
+        self.state = _State(
+            step=saved["step"],
+            position=(saved["position"][0], saved["position"][1]),
+            best=saved["best"],
+            last=saved["last"],
+            without_better=saved["without_better"],
+        )
+        if self.nano.is_global_zero:
+            _log.info("Going on from step %d of %d.", self.state.step, self.course.total_steps)
+
+    def _choose_batch(self, network: nn.Module) -> int:
+        free = read_memory().usable_bytes
+        if self.nano.device.type != "cpu":
+            free = torch.accelerator.get_memory_info()[0] * self.nano.world_size
+        return choose_batch(network, self.size_hw, free, self.nano.world_size, len(self.records))
+
+
+def _average_norms(nano: TorchNano, network: nn.Module) -> None:
+    """Give every process the mean of all processes' batch-norm statistics, as each has seen other images."""
+    if not nano.is_distributed:
+        return
+    for name, buffer in network.named_buffers():
+        if name.endswith(("running_mean", "running_var")):
+            buffer.copy_(nano.all_reduce(buffer))
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect SIGTERM and Ctrl-C instead of dying of them, so that the step ends and a checkpoint is written."""
+    asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        if asked and number == signal.SIGINT:  # a second Ctrl-C means now
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def run_worker(
+    nano: TorchNano, config: TrainConfig, callbacks: Sequence[Callback] = (), progress: Progress | None = None
+) -> TrainResult:
+    """Train in this process. Only this function and the config cross the border to a worker."""
+    from boxwright.core import log
+
+    if nano.is_distributed:
+        log.configure("normal" if nano.is_global_zero else "quiet")
+    return Training(nano, config, callbacks, progress).run()

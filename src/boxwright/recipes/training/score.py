@@ -1,0 +1,34 @@
+"""Scoring in the middle of a training: every process its share of the images, the metric over all of them."""
+
+from typing import Any
+
+from torch import nn
+
+from boxwright.accel.nano import TorchNano
+from boxwright.core.spec import Spec
+from boxwright.data.records import Records
+from boxwright.evaluation.coco import CocoEvaluator
+from boxwright.recipes.evaluate import OFFICIAL, collect
+from boxwright.recipes.predict import Predictor
+from boxwright.runtimes.eager import EagerSession
+
+
+def score_model(nano: TorchNano, network: nn.Module, spec: Spec, records: Records, *, batch: int = 8) -> Any:
+    """Return the COCO metrics of a network, the same in every process; each image is counted once."""
+    share = records.select(range(nano.global_rank, len(records), nano.world_size))
+    was_training = network.training
+    evaluator = CocoEvaluator(records.names)
+    if len(share):
+        predictor = Predictor(EagerSession(network, spec, device=nano.device), OFFICIAL)
+        evaluator, _ = collect(predictor, share, batch=batch)
+    network.train(was_training)
+    if not nano.is_distributed:
+        return evaluator.evaluate()
+    states = nano.all_gather(evaluator.state())
+    metrics = None
+    if nano.is_global_zero:
+        whole = CocoEvaluator(records.names)
+        for state in states:
+            whole.merge(CocoEvaluator.from_state(state))
+        metrics = whole.evaluate()
+    return nano.broadcast(metrics)
