@@ -21,7 +21,7 @@ _HOMES = {
     "CocoEvaluator": "boxwright.evaluation.coco",
 }
 
-__all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 - the names of the table
+__all__ = ["__version__", *sorted(_HOMES)]
 
 
 def __getattr__(name: str) -> Any:

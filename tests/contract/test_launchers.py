@@ -241,9 +241,9 @@ def test_sys_exit_is_an_end_without_a_result_or_a_failure_by_its_code(launcher: 
 def test_what_cannot_be_sent_is_refused(launcher: Launcher):
     lock = threading.Lock()
 
-    with pytest.raises(UsageError, match="The job can't be sent to another process: .*lock"):
+    with pytest.raises(UsageError, match=r"The job can't be sent to another process: .*lock"):
         launcher.run(lambda world: lock.locked(), workers(1))
-    with pytest.raises(WorkerFailed, match="The job's result can't be sent to another process: .*lock") as caught:
+    with pytest.raises(WorkerFailed, match=r"The job's result can't be sent to another process: .*lock") as caught:
         launcher.run(lambda world: threading.Lock(), workers(1))
     assert caught.value.exit_code == 2
 

@@ -1,9 +1,11 @@
 """Launches of jobs that talk to each other through torch and gloo."""
 
+import atexit
 import os
 import signal
 import socket
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +39,18 @@ def test_two_ranks_add_their_numbers():
         return add_ranks(world), torch.get_num_threads()
 
     assert SubprocessLauncher().run(job, WORKERS) == (3.0, 1)
+
+
+def test_a_job_need_not_leave_the_group(tmp_path: Path):
+    def job(world: World) -> None:
+        from torch import distributed
+
+        join_group()
+        atexit.register(lambda: (tmp_path / str(world.rank)).write_text(str(distributed.is_initialized())))
+
+    SubprocessLauncher().run(job, WORKERS)
+
+    assert [(tmp_path / str(rank)).read_text() for rank in range(2)] == ["False", "False"]
 
 
 def test_the_rank_that_died_is_blamed_not_the_one_that_lost_it_and_the_group_starts_again():

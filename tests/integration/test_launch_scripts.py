@@ -65,8 +65,9 @@ def test_without_a_script_spawn_sends_code_too(tmp_path: Path):
     assert (done.stdout, done.stderr, done.returncode) == ("True 0 10\n", "", 0)
 
 
+@pytest.mark.parametrize("switches", [[], ["-E"]], ids=["", "without variables"])
 @pytest.mark.parametrize("launcher", ["SubprocessLauncher", "SpawnLauncher"])
-def test_a_module_beside_the_script_is_found_from_any_folder(launcher: str, tmp_path: Path):
+def test_a_module_beside_the_script_is_found_from_any_folder(launcher: str, switches: list[str], tmp_path: Path):
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "beside.py").write_text("def job(world):\n    return __name__, __file__\n")
     script = write(
@@ -78,7 +79,7 @@ def test_a_module_beside_the_script_is_found_from_any_folder(launcher: str, tmp_
         """,
     )
 
-    done = run(script, cwd=tmp_path)
+    done = run(*switches, script, cwd=tmp_path)
 
     assert done.stdout == f"beside {tmp_path / 'src' / 'beside.py'}\n", done.stderr
 

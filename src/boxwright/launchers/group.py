@@ -111,6 +111,7 @@ def _run_once(
     failed = group.find_first_failure(stopped_s)
     if failed is not None:
         raise make_error(failed.answers, failed.rank, failed.status)
+    group.mention_odd_ends()
     return read_result(folder / str(attempt))
 
 
@@ -160,7 +161,7 @@ class _Group:
         """End those that still run: ask first, then kill."""
         for process in self._running:
             process.terminate()
-        self._turn_until(lambda: not self._running or self._interrupts.hurry, patience_s)
+        self._turn_until(lambda: not self._running, patience_s)
         self._kill()
         self._turn_until(lambda: not self._running, _KILLED_S)
         for process in self._running:
@@ -183,6 +184,12 @@ class _Group:
             if kind and when_s <= stopped_s:
                 found.append((kind == "communication", when_s, process.rank, process))
         return min(found)[-1] if found else None
+
+    def mention_odd_ends(self) -> None:
+        """Log which workers did their job but then ended badly."""
+        for process in self._processes:
+            if process.status:
+                _log.warning("Worker %d did its job, but then ended with status %d.", process.rank, process.status)
 
     def _turn(self) -> None:
         """Pass on output and see who has ended."""

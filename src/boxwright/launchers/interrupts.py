@@ -21,7 +21,6 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.seen: int | None = None
-        self.hurry = False
         self.at_once: Callable[[], None] = lambda: None
         self._previous: dict[int, Any] = {}
 
@@ -42,7 +41,6 @@ class Interrupts:
         if self.seen is None:
             self.seen = number
         else:
-            self.hurry = True
             self.at_once()  # here and now: the loop may be waiting for a terminal that does not read
 
     def deliver(self) -> NoReturn:

@@ -5,7 +5,7 @@ import os
 import re
 import sys
 
-_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r(?=[^\n]))")  # a last "\r" may be half of "\r\n"
+_LINE_END = re.compile(rb"(\r\n|\n|\r(?=[^\n]))")  # a last "\r" may be half of "\r\n"
 _CHUNK = 1 << 16
 
 
@@ -45,8 +45,8 @@ class Relay:
         write(self._name, self._decoder.decode(b"", final=True))
 
     def _pass_lines(self, data: bytes) -> None:
-        lines = [match.group() for match in _LINE.finditer(data)]
-        self._rest = data[sum(map(len, lines)) :]
+        *parts, self._rest = _LINE_END.split(data)
+        lines = [line + end for line, end in zip(parts[::2], parts[1::2], strict=True)]
         if len(self._rest) > _CHUNK:  # no line at all: memory must not grow with it
             lines.append(self._rest + b"\n")
             self._rest = b""

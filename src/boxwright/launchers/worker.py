@@ -25,7 +25,7 @@ from boxwright.launchers.outcome import write_failure, write_result
 from boxwright.launchers.payload import unpack
 
 _PR_SET_PDEATHSIG = 1
-_AFTER_RESULT_S = 30
+_LEAVE_S = 30
 _AFTER_FAILURE_S = 2
 
 
@@ -128,8 +128,9 @@ def _end(status: int, guard: int) -> None:
     try:
         if status == 0:
             _join_threads()
-            signal.alarm(_AFTER_RESULT_S)  # a library that hangs now must not hold up the others
+            signal.alarm(_LEAVE_S)  # a back end that waits for the others here must not hold them up
             _leave_group()
+            signal.alarm(0)
         else:
             signal.alarm(_AFTER_FAILURE_S)  # the others wait for news
         atexit._run_exitfuncs()

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from boxwright.core.log import get_logger
+from boxwright.data.split import split_records
 from boxwright.data.synthetic import generate_scenes
 from boxwright.recipes.evaluate import OFFICIAL, evaluate
 from boxwright.recipes.outputs import Outputs
@@ -44,23 +45,25 @@ class DemoResult:
         ]
 
 
-def run_demo(folder: Path, *, steps: int, seed: int = 0, images: int = 240, held_out: int = 48) -> DemoResult:
+def run_demo(folder: Path, *, steps: int, seed: int = 0, images: int = 400, held_out: int = 80) -> DemoResult:
     """Draw scenes, train a nano detector on them, score it on scenes it has not seen, and draw what it finds."""
-    _log.info("Drawing %d scenes to learn from and %d to be scored on.", images, held_out)
-    generate_scenes(folder / "scenes" / "train", images=images, seed=seed)
-    unseen = generate_scenes(folder / "scenes" / "val", images=held_out, seed=seed + 1)
+    _log.info("Drawing %d scenes; %d of them are held out.", images + held_out, held_out)
+    records = generate_scenes(folder / "scenes", images=images + held_out, seed=seed)
+    _, unseen = split_records(records, val=held_out / (images + held_out), seed=seed)
     config = TrainConfig(
         model="yolox_nano",
-        data=folder / "scenes" / "train",
+        data=folder / "scenes",
+        val=held_out / (images + held_out),
         output_dir=folder / "train",
-        batch=8,
+        batch=16,
         steps=steps,
-        size_hw=(224, 224),
-        lr_per_image=0.08 / 64,
+        size_hw=(256, 256),
+        eval_interval=max(steps * 16 // images // 4, 1),
+        print_interval=max(steps // 20, 1),
         seed=seed,
     )
     _log.info("Training yolox_nano for %d steps of %d images.", config.steps, config.batch)
-    result = train(config, progress=_say_progress)
+    result = train(config)
     with Predictor.load(result.checkpoint, thresholds=OFFICIAL) as predictor:
         score = evaluate(predictor, unseen)
     for line in score.metrics.lines():
@@ -81,8 +84,3 @@ def run_demo(folder: Path, *, steps: int, seed: int = 0, images: int = 240, held
         pictures=pictures,
         images_per_s=result.images_per_s,
     )
-
-
-def _say_progress(done: int, total: int) -> None:
-    if done % max(total // 10, 1) == 0:
-        _log.info("Step %d of %d", done, total)

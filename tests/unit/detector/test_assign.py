@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -16,10 +16,14 @@ STRIDES = (8, 16, 32)
 
 def plain_assign(
     boxes: Tensor, objectness: Tensor, classes: Tensor, truth: Tensor, truth_classes: Tensor, points: Points, rule: Rule
-) -> dict[int, tuple[int, float]]:
-    """Return {anchor: (box, IoU)} for one image, written straight from the description of the algorithm."""
+) -> tuple[dict[int, tuple[int, float]], bool]:
+    """Return {anchor: (box, IoU)} for one image, written straight from the description of the algorithm.
+
+    Also return whether the result is clear. Costs with the penalty are near 1e5 or 1e6, where fp32 has steps of 0.01 to
+    0.06: which of two nearly equal ones is the cheaper is then a matter of rounding, in any implementation.
+    """
     if len(truth) == 0:
-        return {}
+        return {}, True
     centre = points.centre
     radius = (1.5 if rule == "current" else 2.5) * points.stride[:, 0]
     distance = (centre[None] - truth[:, None, :2]).abs()  # (G, A, 2)
@@ -29,7 +33,7 @@ def plain_assign(
     preferred = near if rule == "current" else near & inside
     candidates = region.any(0).nonzero()[:, 0]
     if len(candidates) == 0:
-        return {}
+        return {}, True
     decoded = decode_boxes(boxes, points)[candidates]
     low = torch.maximum(truth[:, None, :2] - truth[:, None, 2:] / 2, decoded[None, :, :2] - decoded[None, :, 2:] / 2)
     high = torch.minimum(truth[:, None, :2] + truth[:, None, 2:] / 2, decoded[None, :, :2] + decoded[None, :, 2:] / 2)
@@ -42,17 +46,24 @@ def plain_assign(
     penalty = 1e6 if rule == "current" else 1e5
     cost = class_cost - 3 * torch.log(iou + 1e-8) + penalty * (~preferred[:, candidates])
     matching = torch.zeros_like(cost)
+    clear = True
     for g in range(len(truth)):
         best = iou[g].topk(min(10, len(candidates))).values
         count = max(int(best.sum()), 1)
+        ordered = cost[g].sort().values
+        clear &= count >= len(ordered) or bool(ordered[count] - ordered[count - 1] > 0.2)
+        clear &= abs(float(best.sum()) - round(float(best.sum()))) > 1e-4
         matching[g, cost[g].topk(min(count, len(candidates)), largest=False).indices] = 1
     for n in (matching.sum(0) > 1).nonzero()[:, 0]:
+        ordered = cost[:, n].sort().values
+        clear &= bool(ordered[1] - ordered[0] > 0.2)
         matching[:, n] = 0
         matching[cost[:, n].argmin(), n] = 1
-    return {
+    found = {
         int(candidates[n]): (int(matching[:, n].argmax()), float(iou[matching[:, n].argmax(), n]))
         for n in matching.sum(0).nonzero()[:, 0]
     }
+    return found, clear
 
 
 def random_case(seed: int, batch: int, most: int, classes: int, size_hw: tuple[int, int]) -> tuple[Tensor, ...]:
@@ -72,7 +83,7 @@ def random_case(seed: int, batch: int, most: int, classes: int, size_hw: tuple[i
     return boxes, objectness, logits, truth, truth_classes, valid
 
 
-@settings(max_examples=60)
+@settings(max_examples=100)
 @given(
     seed=st.integers(0, 2**31),
     batch=st.integers(1, 4),
@@ -91,11 +102,15 @@ def test_the_batch_gives_what_image_by_image_gives(
         boxes, objectness, logits, Truths(truth * valid[..., None], truth_classes * valid, valid), points,
         size_hw=size_hw, strides=STRIDES, rule=rule, static=static,
     )  # fmt: skip
+    compared: list[int] = []
     for b in range(batch):
         count = int(valid[b].sum())
-        expected = plain_assign(
+        expected, clear = plain_assign(
             boxes[b], objectness[b], logits[b], truth[b, :count], truth_classes[b, :count], points, rule
         )
+        if not clear:
+            continue
+        compared.append(b)
         keep = found.positive[b]
         got = {
             int(a): (int(t), float(i))
@@ -104,6 +119,7 @@ def test_the_batch_gives_what_image_by_image_gives(
         assert got.keys() == expected.keys()
         assert {a: t for a, (t, _) in got.items()} == {a: t for a, (t, _) in expected.items()}
         assert [got[a][1] for a in expected] == pytest.approx([i for _, i in expected.values()], abs=1e-5)
+    assume(compared)
 
 
 def test_a_batch_without_any_box_has_no_positives() -> None:

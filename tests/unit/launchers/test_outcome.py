@@ -10,11 +10,11 @@ from boxwright.launchers.outcome import make_error, read_outcome, read_result, w
 GLOO = "[/build/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:10144."
 
 
-def fail(folder: Path, error: BaseException, rank: int = 1) -> WorkerFailed:
+def fail(folder: Path, error: Exception, rank: int = 1) -> WorkerFailed:
     """Write an error as a worker does, and read it as a launcher does."""
     try:
         raise error
-    except BaseException as caught:
+    except type(error) as caught:
         write_failure(folder, rank, caught, main_by_name=False)
     return make_error(folder, rank, 1)
 

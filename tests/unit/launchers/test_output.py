@@ -1,7 +1,7 @@
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -23,19 +23,12 @@ class Pipe:
 
 
 @pytest.fixture
-def out(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    stream = io.StringIO()
-    monkeypatch.setattr(sys, "stdout", stream)
-    return stream
-
-
-@pytest.fixture
-def pipe(out: io.StringIO) -> Iterator[Pipe]:
+def pipe() -> Iterator[Pipe]:
     yield from open_pipe("[1] ")
 
 
 @pytest.fixture
-def plain(out: io.StringIO) -> Iterator[Pipe]:
+def plain() -> Iterator[Pipe]:
     yield from open_pipe("")
 
 
@@ -47,58 +40,64 @@ def open_pipe(prefix: str) -> Iterator[Pipe]:
         os.close(opened.writer)
 
 
-def test_whole_lines_come_out_behind_the_prefix(pipe: Pipe, out: io.StringIO):
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
+    """What has come out since it was last asked."""
+    return lambda: capsys.readouterr().out
+
+
+def test_whole_lines_come_out_behind_the_prefix(pipe: Pipe, shown: Callable[[], str]):
     pipe.send(b"one\ntwo\r\nthr")
-    assert out.getvalue() == "[1] one\n[1] two\r\n"
+    assert shown() == "[1] one\n[1] two\r\n"
 
     pipe.send(b"ee\n\n")
-    assert out.getvalue().endswith("[1] three\n[1] \n")
+    assert shown() == "[1] three\n[1] \n"
 
 
-def test_the_last_line_needs_no_end(pipe: Pipe, out: io.StringIO):
+def test_the_last_line_needs_no_end(pipe: Pipe, shown: Callable[[], str]):
     pipe.send(b"one\ntwo")
     pipe.relay.finish()
 
-    assert out.getvalue() == "[1] one\n[1] two\n"
+    assert shown() == "[1] one\n[1] two\n"
 
 
-def test_a_progress_bar_moves_without_line_ends(pipe: Pipe, out: io.StringIO):
+def test_a_progress_bar_moves_without_line_ends(pipe: Pipe, shown: Callable[[], str]):
     pipe.send(b"\r10 %\r20 %\r")
-    assert out.getvalue() == "[1] 10 %\r"
+    assert shown() == "[1] 10 %\r"
 
     pipe.send(b"\n")
-    assert out.getvalue() == "[1] 10 %\r[1] 20 %\r\n"
+    assert shown() == "[1] 20 %\r\n"
 
 
-def test_bytes_that_are_no_text_are_replaced(pipe: Pipe, plain: Pipe, out: io.StringIO):
+def test_bytes_that_are_no_text_are_replaced(pipe: Pipe, plain: Pipe, shown: Callable[[], str]):
     for each in (pipe, plain):
         each.send(b"a\xffb\n")
 
-    assert out.getvalue() == "[1] a\ufffdb\na\ufffdb\n"
+    assert shown() == "[1] a\ufffdb\na\ufffdb\n"
 
 
-def test_a_letter_cut_in_two_is_put_together(pipe: Pipe, plain: Pipe, out: io.StringIO):
+def test_a_letter_cut_in_two_is_put_together(pipe: Pipe, plain: Pipe, shown: Callable[[], str]):
     for each in (pipe, plain):
         each.send("ö\n".encode()[:1])
         each.send("ö\n".encode()[1:])
 
-    assert out.getvalue() == "[1] ö\nö\n"
+    assert shown() == "[1] ö\nö\n"
 
 
-def test_without_a_prefix_everything_comes_out_at_once(plain: Pipe, out: io.StringIO):
+def test_without_a_prefix_everything_comes_out_at_once(plain: Pipe, shown: Callable[[], str]):
     plain.send(b"no end yet")
-    assert out.getvalue() == "no end yet"
+    assert shown() == "no end yet"
 
     plain.send(b"\xc3")
     plain.relay.finish()
-    assert out.getvalue() == "no end yet\ufffd"
+    assert shown() == "\ufffd"
 
 
-def test_a_line_without_end_does_not_fill_the_memory(pipe: Pipe, out: io.StringIO):
+def test_a_line_without_end_does_not_fill_the_memory(pipe: Pipe, shown: Callable[[], str]):
     for _ in range(40):
         pipe.send(b"x" * 10_000)
 
-    assert 400_000 - out.getvalue().count("x") <= 1 << 16
+    assert 400_000 - shown().count("x") <= 1 << 16
 
 
 def test_the_end_and_a_pause_are_told_apart(pipe: Pipe):

@@ -7,6 +7,9 @@ from typing import Literal
 from boxwright.accel.schedule import WarmupCosine
 from boxwright.core.errors import UsageError
 
+_LR_PER_IMAGE = 0.01 / 64
+_SHORT = 10_000  # steps; the recipe was made for half a million
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
@@ -26,7 +29,8 @@ class TrainConfig:
         accumulate: how many parts a step's batch is computed in.
         max_epoch: passes over the training images.
         steps: how many steps instead of `max_epoch`.
-        lr_per_image: learning rate for a batch of one; the recipe's rate is this times the batch.
+        lr_per_image: learning rate for a batch of one; the rate is this times the batch. None for the recipe's
+            0.01 / 64, and four times that in a short run.
         lowest_lr: the last learning rate as a part of the highest.
         warmup_epochs: at most so long, and at most 5 % of the run.
         no_aug_epochs: so long without mosaic and with the L1 loss at the end, at most 15 % of the run.
@@ -35,7 +39,7 @@ class TrainConfig:
         clip_norm: cut gradients to this norm; 0 for never.
         ema: evaluate and save the moving average of the weights.
         augment: the recipe's mosaic, mixup, colours and flips; off leaves letterboxed images.
-        multiscale: change the input size every ten steps.
+        multiscale: change the input size every ten steps; None for "not in a short run".
         class_weights: "balanced" makes rare classes count more.
         freeze: parts of the network that stay as they are, by the start of their names ("backbone").
         patience: stop after so many evaluations without a better AP; 0 for never.
@@ -67,7 +71,7 @@ class TrainConfig:
     accumulate: int = 1
     max_epoch: int = 300
     steps: int | None = None
-    lr_per_image: float = 0.01 / 64
+    lr_per_image: float | None = None
     lowest_lr: float = 0.05
     warmup_epochs: float = 5.0
     no_aug_epochs: float = 15.0
@@ -76,7 +80,7 @@ class TrainConfig:
     clip_norm: float = 0.0
     ema: bool = True
     augment: bool = True
-    multiscale: bool = True
+    multiscale: bool | None = None
     class_weights: Literal["off", "balanced"] = "off"
     freeze: tuple[str, ...] = ()
     patience: int = 0
@@ -103,7 +107,7 @@ class TrainConfig:
                 raise UsageError(f"{name}={getattr(self, name)!r} must not be negative.")
         if self.steps is not None and self.steps < 1:
             raise UsageError(f"steps={self.steps!r} must be at least 1.")
-        if self.lr_per_image <= 0:
+        if self.lr_per_image is not None and self.lr_per_image <= 0:
             raise UsageError(f"lr_per_image={self.lr_per_image!r} must be above 0.")
         if (self.train_split is None) != (self.val_split is None):
             raise UsageError("train_split and val_split go together: name both parts of the set, or neither.")
@@ -117,8 +121,9 @@ class TrainConfig:
 class Course:
     """The steps of a run: how many there are, and which belong to which phase.
 
-    A run that is much shorter than the recipe's 300 epochs gets a shorter warm-up, last phase and memory of the
-    averaged weights: with the recipe's own it would end inside the warm-up and save weights that never moved.
+    A run that is much shorter than the recipe's 300 epochs of COCO gets a shorter warm-up, last phase and memory of the
+    averaged weights: with the recipe's own it would end inside the warm-up and save weights that never moved. It also
+    gets four times the learning rate and one input size (`docs/training.md` has the figures behind that).
     """
 
     steps_per_epoch: int
@@ -127,12 +132,18 @@ class Course:
     no_aug_steps: int
     ema_base: float
     ema_ramp: float
+    lr_per_image: float
+    multiscale: bool
 
     @classmethod
     def of(cls, config: TrainConfig, steps_per_epoch: int) -> "Course":
         """Return the course of a run whose epochs have so many steps."""
         total = config.steps if config.steps is not None else config.max_epoch * steps_per_epoch
         memory = min(5000.0, max(total / 5, 10.0))
+        short = total < _SHORT
+        lr = config.lr_per_image
+        if lr is None:
+            lr = _LR_PER_IMAGE * (4 if short else 1)
         return cls(
             steps_per_epoch=steps_per_epoch,
             total_steps=total,
@@ -140,6 +151,8 @@ class Course:
             no_aug_steps=int(min(config.no_aug_epochs * steps_per_epoch, total * 0.15)),
             ema_base=1 - 1 / memory,
             ema_ramp=min(2000.0, max(total / 10, 1.0)),
+            lr_per_image=lr,
+            multiscale=not short if config.multiscale is None else config.multiscale,
         )
 
     @property
@@ -154,7 +167,7 @@ class Course:
     def curve(self, config: TrainConfig, batch: int) -> WarmupCosine:
         """Return the learning rate of every step."""
         return WarmupCosine(
-            base_lr=config.lr_per_image * batch,
+            base_lr=self.lr_per_image * batch,
             total_steps=self.total_steps,
             warmup_steps=self.warmup_steps,
             flat_steps=self.no_aug_steps,

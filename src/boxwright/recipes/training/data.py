@@ -67,12 +67,12 @@ def leave_out_bad(nano: TorchNano, records: Records, held_out: Records, config: 
     return records.select(keep) if bad else records
 
 
-def choose_recipe(config: TrainConfig) -> AugmentRecipe:
+def choose_recipe(config: TrainConfig, *, multiscale: bool) -> AugmentRecipe:
     """Return how images are changed, as the model's recipe and the config say."""
     recipe = recipe_for(config.model)
     if not config.augment:
         recipe = replace(recipe.no_aug(), hsv_prob=0.0, flip_prob=0.0, multiscale=None)
-    return recipe if config.multiscale else replace(recipe, multiscale=None)
+    return recipe if multiscale else replace(recipe, multiscale=None)
 
 
 def make_dataset(

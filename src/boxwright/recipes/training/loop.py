@@ -125,9 +125,9 @@ class Training:
         self.weights = class_weights(self.records, config)
         if self.weights is not None:
             self.weights = self.weights.to(nano.device)
-        self.dataset = make_dataset(nano, self.records, self.size_hw, choose_recipe(config), config)
-        per_epoch = max(len(self.records) // self.batch, 1)
-        self.course = Course.of(config, per_epoch)
+        self.course = Course.of(config, max(len(self.records) // self.batch, 1))
+        recipe = choose_recipe(config, multiscale=self.course.multiscale)
+        self.dataset = make_dataset(nano, self.records, self.size_hw, recipe, config)
         self.curve = self.course.curve(config, self.batch)
         self.average = WeightAverage(network, base=self.course.ema_base, ramp=self.course.ema_ramp)
         self.state = _State()
@@ -271,7 +271,7 @@ class Training:
                 ]
                 raise BoxwrightError(
                     f"The loss of step {step} is {value}. Its images: {', '.join(names[:8])}. The last good checkpoint "
-                    f"is in {str(self.config.output_dir / 'weights')!r}. Lower lr_per_image, or set clip_norm=35."
+                    f"is in {str(self.config.output_dir / 'weights')!r}. Lower lr_per_image (now {self.course.lr_per_image:g}), or set clip_norm=35."
                 )
 
     # Scoring.
