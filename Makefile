@@ -36,8 +36,9 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+# Two test processes with one computing thread each: threads of two processes on the same cores wait for each other.
 unit: setup
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 fmt: setup
 	$(BIN)/ruff format .

@@ -39,6 +39,7 @@ class TrainConfig:
         clip_norm: cut gradients to this norm; 0 for never.
         ema: evaluate and save the moving average of the weights.
         augment: the recipe's mosaic, mixup, colours and flips; off leaves letterboxed images.
+        mosaic: join four images, as the model's recipe says; off leaves colours and flips.
         multiscale: change the input size every ten steps; None for "not in a short run".
         class_weights: "balanced" makes rare classes count more.
         freeze: parts of the network that stay as they are, by the start of their names ("backbone").
@@ -80,6 +81,7 @@ class TrainConfig:
     clip_norm: float = 0.0
     ema: bool = True
     augment: bool = True
+    mosaic: bool = True
     multiscale: bool | None = None
     class_weights: Literal["off", "balanced"] = "off"
     freeze: tuple[str, ...] = ()

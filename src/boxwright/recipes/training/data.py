@@ -69,7 +69,7 @@ def leave_out_bad(nano: TorchNano, records: Records, held_out: Records, config: 
 
 def choose_recipe(config: TrainConfig, *, multiscale: bool) -> AugmentRecipe:
     """Return how images are changed, as the model's recipe and the config say."""
-    recipe = recipe_for(config.model)
+    recipe = recipe_for(config.model) if config.mosaic else recipe_for(config.model).no_aug()
     if not config.augment:
         recipe = replace(recipe.no_aug(), hsv_prob=0.0, flip_prob=0.0, multiscale=None)
     return recipe if multiscale else replace(recipe, multiscale=None)

@@ -271,7 +271,8 @@ class Training:
                 ]
                 raise BoxwrightError(
                     f"The loss of step {step} is {value}. Its images: {', '.join(names[:8])}. The last good checkpoint "
-                    f"is in {str(self.config.output_dir / 'weights')!r}. Lower lr_per_image (now {self.course.lr_per_image:g}), or set clip_norm=35."
+                    f"is in {str(self.config.output_dir / 'weights')!r}. Lower lr_per_image, now "
+                    f"{self.course.lr_per_image:g}, or set clip_norm=35."
                 )
 
     # Scoring.
