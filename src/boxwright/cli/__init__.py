@@ -53,7 +53,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 ok, 1 runtime, 2 usage, 3 data, 4 model, 5 export, 6 accuracy."""
-    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    args, rest = parser.parse_known_args(argv)
+    if rest and hasattr(args, "settings") and not any(word.startswith("-") for word in rest):
+        args.settings += rest  # `key value` pairs may stand between options, which argparse does not foresee
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     log.configure("debug" if args.debug else "quiet" if args.quiet else "verbose" if args.verbose else "normal")
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may hold what the terminal's encoding does not
         sys.stdout.reconfigure(errors="backslashreplace")

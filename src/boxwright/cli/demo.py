@@ -10,7 +10,7 @@ from boxwright.cli.options import positive
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments."""
     parser.add_argument("--out", metavar="DIR", type=Path, help="folder for the results (default runs/demo/exp…)")
-    parser.add_argument("--steps", metavar="N", type=positive, default=200, help="training steps (default 200)")
+    parser.add_argument("--steps", metavar="N", type=positive, default=800, help="training steps (default 800)")
     parser.add_argument("--seed", type=int, default=0, help="another seed, other scenes (default 0)")
 
 

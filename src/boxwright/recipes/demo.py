@@ -14,6 +14,7 @@ from boxwright.recipes.sources import Failure
 from boxwright.recipes.train import TrainConfig, train
 
 _log = get_logger(__name__)
+CLASSES = ("circle", "square", "star")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class DemoResult:
 def run_demo(folder: Path, *, steps: int, seed: int = 0, images: int = 400, held_out: int = 80) -> DemoResult:
     """Draw scenes, train a nano detector on them, score it on scenes it has not seen, and draw what it finds."""
     _log.info("Drawing %d scenes; %d of them are held out.", images + held_out, held_out)
-    records = generate_scenes(folder / "scenes", images=images + held_out, seed=seed)
+    records = generate_scenes(folder / "scenes", images=images + held_out, seed=seed, classes=CLASSES)
     _, unseen = split_records(records, val=held_out / (images + held_out), seed=seed)
     config = TrainConfig(
         model="yolox_nano",
@@ -58,6 +59,8 @@ def run_demo(folder: Path, *, steps: int, seed: int = 0, images: int = 400, held
         batch=16,
         steps=steps,
         size_hw=(256, 256),
+        mosaic=False,  # pays in long runs only
+        lr_per_image=0.0025,
         eval_interval=max(steps * 16 // images // 4, 1),
         print_interval=max(steps // 20, 1),
         seed=seed,
