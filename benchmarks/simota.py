@@ -54,13 +54,16 @@ def assign_image(
     return positive, box, (matching * iou).sum(0)[chosen], truth_classes[box]
 
 
-def plain_loss(raw: RawOutputs, targets: Tensor) -> Tensor:
+def plain_loss(raw: RawOutputs, targets: Tensor, size_hw: tuple[int, int] = SIZE) -> Tensor:
     """Return the loss with a loop over the images, as the public training code has it."""
-    points = make_points(SIZE)
+    points = make_points(size_hw)
     decoded = decode_boxes(raw.boxes, points)
     positives, boxes, class_targets = [], [], []
     for i in range(len(targets)):
         truth = targets[i][targets[i, :, 3] > 0]
+        if not len(truth):
+            positives.append(torch.zeros(len(points.stride), dtype=torch.bool))
+            continue
         positive, box, iou, classes = assign_image(
             decoded[i], raw.objectness[i], raw.classes[i], truth[:, 1:], truth[:, 0].long(), points
         )

@@ -19,6 +19,12 @@ _HOMES = {
     "examine": "boxwright.recipes.doctor",
     "read_records": "boxwright.data.formats",
     "CocoEvaluator": "boxwright.evaluation.coco",
+    "TorchNano": "boxwright.accel.nano",
+    "nano": "boxwright.accel.nano",
+    "Trainer": "boxwright.accel.trainer",
+    "Plan": "boxwright.accel.plan",
+    "TrainConfig": "boxwright.recipes.train",
+    "train": "boxwright.recipes.train",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]

@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
+from inspect import signature
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -28,11 +29,18 @@ from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import UsageError
 from boxwright.core.log import get_logger
 from boxwright.core.types import Precision
-from boxwright.core.world import World, current
+from boxwright.core.world import World
 from boxwright.devices.base import Device
+from boxwright.launchers.external import from_environment
 
 _log = get_logger(__name__)
 _COLLECTIVE_TIMEOUT = timedelta(minutes=5)
+# torch 2.13 has a new name for the option; 2.9 to 2.12 know the old one only.
+_SYNC_BUFFERS = (
+    "forward_sync_buffers"
+    if "forward_sync_buffers" in signature(DistributedDataParallel.__init__).parameters
+    else "broadcast_buffers"
+)
 
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
@@ -92,7 +100,7 @@ class TorchNano:
         strategy = _one_of("strategy", strategy, "distributed_backend", distributed_backend)
         device = _one_of("device", device, "accelerator", accelerator) or "cpu"
         self._device: Device = catalogue.load("device", device)()
-        self._external = current()
+        self._external = from_environment() or World.single()
         wanted = self._external.local_world_size if self._external.world_size > 1 else num_processes
         if self._external.world_size > 1 and num_processes not in (None, 1, self._external.world_size):
             raise UsageError(
@@ -114,7 +122,7 @@ class TorchNano:
         )
         self._seed = seed
         self._ddp: dict[str, Any] = {
-            "broadcast_buffers": broadcast_buffers,
+            _SYNC_BUFFERS: broadcast_buffers,
             "find_unused_parameters": find_unused_parameters,
         }
         self._world = World.single()

@@ -73,7 +73,7 @@ def run_demo(folder: Path, *, steps: int, seed: int = 0, images: int = 400, held
         _log.info("%s", line)
     pictures = folder / "pictures"
     with (
-        Predictor.load(result.checkpoint, thresholds=Thresholds(conf=0.3)) as predictor,
+        Predictor.load(result.checkpoint, thresholds=Thresholds(conf=0.2)) as predictor,
         Outputs(pictures, ["images", "json"]) as outputs,
     ):
         for item in predictor.stream([unseen.path(i) for i in range(min(12, len(unseen)))]):

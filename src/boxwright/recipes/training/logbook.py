@@ -168,10 +168,6 @@ def make_callbacks(folder: Path, loggers: Sequence[str], *, resume: bool) -> lis
         UsageError: there is no such logger.
         MissingDependencyError: its package is not installed.
     """
-    callbacks: list[Callback] = [
-        JsonLines(folder / "metrics.jsonl", resume=resume),
-        ResultsCsv(folder / "results.csv", resume=resume),
-    ]
     for name in loggers:
         if name not in _LOGGERS:
             raise UsageError(f"Unknown logger {name!r}.{suggest(name, _LOGGERS)} Choose from: {', '.join(_LOGGERS)}.")
@@ -179,6 +175,10 @@ def make_callbacks(folder: Path, loggers: Sequence[str], *, resume: bool) -> lis
             raise MissingDependencyError(
                 f"Logger {name!r} needs {name}, which is not installed. Run: pip install {name}"
             )
+    callbacks: list[Callback] = [
+        JsonLines(folder / "metrics.jsonl", resume=resume),
+        ResultsCsv(folder / "results.csv", resume=resume),
+    ]
     wanted = list(loggers)
     if "tensorboard" not in wanted and find_spec("tensorboard") is not None:
         wanted.append("tensorboard")

@@ -1,5 +1,6 @@
 """The training loop, as it runs in every process."""
 
+import resource
 import signal
 import threading
 import time
@@ -40,6 +41,7 @@ from boxwright.recipes.training.score import score_model
 _log = get_logger(__name__)
 Progress = Callable[[int, int], None]
 _SAVE_EVERY_S = 300
+_UNTIMED = 2  # the first steps allocate memory and choose kernels; they are not what a run's speed is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +56,7 @@ class TrainResult:
         images_per_s: of whole training, data included, evaluation not.
         stopped: why it ended early: "", "patience" or "signal".
         final_loss: the last step's.
+        peak_mb: the most memory that the first process had.
     """
 
     checkpoint: Path
@@ -63,6 +66,7 @@ class TrainResult:
     images_per_s: float
     stopped: str
     final_loss: float
+    peak_mb: float
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain JSON values."""
@@ -74,6 +78,7 @@ class TrainResult:
             "images_per_s": round(self.images_per_s, 2),
             "stopped": self.stopped,
             "final_loss": round(self.final_loss, 4),
+            "peak_mb": round(self.peak_mb),
         }
 
 
@@ -137,6 +142,7 @@ class Training:
         self.callbacks: list[Callback] = []
         if nano.is_global_zero:
             self.callbacks = [*make_callbacks(folder, config.loggers, resume=config.resume), *callbacks]
+        self._own_steps = 0
         self._trained_images = 0
         self._trained_s = 0.0
         self._recent: list[tuple[int, Tensor, list[int]]] = []
@@ -145,8 +151,15 @@ class Training:
 
     def run(self) -> TrainResult:
         """Train to the end, to the last patience or to a signal, and return the result."""
-        for callback in self.callbacks:
-            callback.on_start(to_dict(self.config))
+        try:
+            for callback in self.callbacks:
+                callback.on_start(to_dict(self.config))
+            return self._run()
+        finally:
+            for callback in self.callbacks:
+                callback.on_end()
+
+    def _run(self) -> TrainResult:
         stopped = ""
         final_loss = float("nan")
         last_save = time.perf_counter()
@@ -172,8 +185,6 @@ class Training:
                             break
             self._check_losses()
             self._save()
-        for callback in self.callbacks:
-            callback.on_end()
         best = self.config.output_dir / "weights" / "best.safetensors"
         last = best.with_name("last.safetensors")
         return TrainResult(
@@ -184,6 +195,7 @@ class Training:
             images_per_s=self._trained_images / max(self._trained_s, 1e-9),
             stopped=stopped,
             final_loss=final_loss,
+            peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         )
 
     def _open_loader(self, dataset: DetectionDataset) -> Loader:
@@ -213,8 +225,10 @@ class Training:
                 self.average.update(self.network)
             self.state.step += 1
             self.state.position = (loader.position.epoch, loader.position.batch)
-            self._trained_images += self.batch
-            self._trained_s += time.perf_counter() - start
+            self._own_steps += 1
+            if self._own_steps > _UNTIMED or self._own_steps == self.course.total_steps:
+                self._trained_images += self.batch
+                self._trained_s += time.perf_counter() - start
             yield losses
 
     def _backward(self, batch: Batch, *, l1: bool, share_gradients: bool) -> Losses:

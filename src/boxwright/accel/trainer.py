@@ -1,0 +1,301 @@
+"""Lightning's Trainer with our launchers, pinned cores and honest precisions."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch import Trainer as LightningTrainer
+from lightning.pytorch.plugins import MixedPrecision
+from lightning.pytorch.strategies import DDPStrategy
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from boxwright.accel import ipex
+from boxwright.accel.plan import Plan
+from boxwright.core import catalogue
+from boxwright.core.cpu import read_cpu
+from boxwright.core.errors import UsageError
+from boxwright.core.log import get_logger
+from boxwright.core.types import Precision
+from boxwright.core.world import World
+
+_log = get_logger(__name__)
+_LIGHTNING_NAMES = {
+    Precision.FP64: "64-true",
+    Precision.FP32: "32-true",
+    Precision.BF16: "bf16-mixed",
+    Precision.BF16_TRUE: "bf16-true",
+}
+
+
+class _OurProcesses(ClusterEnvironment):
+    """Tells Lightning that the processes are there already, and which one this is."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    creates_processes_externally = True
+    main_address = property(lambda self: self._world.master_addr)
+    main_port = property(lambda self: self._world.master_port)
+
+    @staticmethod
+    def detect() -> bool:
+        """Never by itself: the trainer hands it over."""
+        return False
+
+    def world_size(self) -> int:
+        """Return how many processes there are."""
+        return self._world.world_size
+
+    def set_world_size(self, size: int) -> None:
+        """Leave it: it is given."""
+
+    def global_rank(self) -> int:
+        """Return this process's number."""
+        return self._world.rank
+
+    def set_global_rank(self, rank: int) -> None:
+        """Leave it: it is given."""
+
+    def local_rank(self) -> int:
+        """Return this process's number on its machine."""
+        return self._world.local_rank
+
+    def node_rank(self) -> int:
+        """Return the number of its machine."""
+        return self._world.node_rank
+
+
+class Trainer(LightningTrainer):
+    """Lightning's Trainer with a few more settings; callbacks, loggers, checkpoints and resuming stay Lightning's.
+
+    With `num_processes` above 1, `fit` starts that many pinned processes, each with a Trainer of its own; afterwards
+    the weights, the metrics and the paths of checkpoints are back here.
+
+    Args:
+        num_processes: how many processes; 1 stays in this one.
+        use_ipex: use Intel's extension where it is installed and fits, else the same optimisations of stock PyTorch.
+        strategy: "subprocess" or "spawn"; anything else goes to Lightning, for one process.
+        distributed_backend: the same as `strategy`.
+        cpu_for_each_process: which cpus each process gets, instead of an even share.
+        channels_last: lay images and weights channels last in memory.
+        auto_lr: multiply learning rates by the number of processes.
+        precision: 64, 32, 16, "bf16" or "bf16-true"; each is what it says, also 16 on a CPU.
+        **lightning: everything that Lightning's Trainer takes.
+    """
+
+    def __init__(
+        self,
+        num_processes: int | None = None,
+        use_ipex: bool = False,
+        distributed_backend: str | None = None,
+        cpu_for_each_process: Sequence[Sequence[int]] | None = None,
+        channels_last: bool = False,
+        auto_lr: bool = False,
+        precision: str | int = 32,
+        strategy: Any = None,
+        **lightning: Any,
+    ) -> None:
+        ours = catalogue.names("launcher")
+        if isinstance(strategy, str) and strategy in ours:
+            distributed_backend, strategy = strategy, None
+        if strategy is not None and (num_processes or 1) > 1:
+            raise UsageError(
+                f"strategy={strategy!r} is Lightning's; with num_processes choose from: {', '.join(ours)}."
+            )
+        self.plan = Plan.resolve(
+            cpu=read_cpu(),
+            precision=precision,
+            num_processes=num_processes,
+            strategy=distributed_backend,
+            cpu_for_each_process=cpu_for_each_process,
+            auto_lr=auto_lr,
+            channels_last=channels_last or use_ipex,
+        )
+        ipex.decide(use_ipex)  # says what happens instead; Lightning's own loops run on stock PyTorch
+        if auto_lr:
+            own = lightning.get("callbacks") or []
+            lightning["callbacks"] = [
+                *(own if isinstance(own, (list, tuple)) else [own]),
+                _ScaleRate(self.plan.lr_factor),
+            ]
+        self._settings = dict(lightning)
+        if strategy is not None:
+            lightning["strategy"] = strategy
+        lightning.setdefault("accelerator", "cpu")
+        if lightning["accelerator"] == "cpu":
+            lightning.setdefault("devices", 1)
+        super().__init__(**lightning, **_precision_settings(self.plan.precision))
+
+    def fit(self, model: LightningModule, *args: Any, **kwargs: Any) -> None:
+        """Fit the model, in as many processes as were asked for.
+
+        Raises:
+            WorkerError: a process failed.
+        """
+        if self.plan.channels_last:
+            model.to(memory_format=torch.channels_last)
+        if self.plan.processes == 1:
+            super().fit(model, *args, **kwargs)
+            return
+        job = _FitJob(self.plan, self._settings, model, args, kwargs)
+        outcome = catalogue.load("launcher", self.plan.strategy)().run(job, self.plan.workers)
+        model.load_state_dict(outcome["weights"])
+        self._take_back(model, outcome)
+
+    def _take_back(self, model: LightningModule, outcome: Mapping[str, Any]) -> None:
+        self.strategy._lightning_module = model
+        self.fit_loop.epoch_progress.current.completed = outcome["epochs"]
+        self.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed = outcome["steps"]
+        self.callback_metrics.update({k: torch.as_tensor(v) for k, v in outcome["metrics"].items()})
+        self._callback_connector._attach_model_callbacks()
+        for callback, state in zip(self.checkpoint_callbacks, outcome["checkpoints"], strict=False):
+            callback.load_state_dict(state)
+        self.state.status = outcome["status"]
+
+    @staticmethod
+    def compile(
+        model: nn.Module,
+        loss: Callable[..., Tensor] | None = None,
+        optimizer: Optimizer | None = None,
+        scheduler: LRScheduler | None = None,
+        metrics: Sequence[Any] | None = None,
+    ) -> LightningModule:
+        """Return a plain module, its loss and its optimizer as one LightningModule.
+
+        A batch's last element is the target, those before it are the inputs. Logged: `train/loss`, `val/loss` and
+        `val/<Metric>_<i>`.
+
+        Raises:
+            UsageError: the model is one already, or the loss or the optimizer is missing.
+        """
+        if isinstance(model, LightningModule):
+            if loss or optimizer or scheduler or metrics:
+                raise UsageError("A LightningModule has its own loss, optimizer and metrics. Pass it alone.")
+            return model
+        if loss is None or optimizer is None:
+            raise UsageError("compile() of a plain module needs a loss and an optimizer.")
+        return _Compiled(model, loss, optimizer, scheduler, metrics or ())
+
+
+class _Compiled(LightningModule):
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[..., Tensor],
+        optimizer: Optimizer,
+        scheduler: LRScheduler | None,
+        metrics: Sequence[Any],
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+        self._optimizer, self._scheduler = optimizer, scheduler
+        self.metrics = nn.ModuleList(m for m in metrics if isinstance(m, nn.Module))
+        self._functions = [m for m in metrics if not isinstance(m, nn.Module)]
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.model(*inputs)
+
+    def training_step(self, batch: Sequence[Any], batch_idx: int) -> Tensor:  # noqa: ARG002 - Lightning's signature
+        *inputs, target = batch
+        loss = self.loss(self(*inputs), target)
+        self.log("train/loss", loss)
+        return loss
+
+    def validation_step(self, batch: Sequence[Any], batch_idx: int) -> None:  # noqa: ARG002
+        self._score(batch, "val")
+
+    def test_step(self, batch: Sequence[Any], batch_idx: int) -> None:  # noqa: ARG002
+        self._score(batch, "test")
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Any:  # noqa: ARG002
+        return self(*(batch[:-1] if isinstance(batch, (list, tuple)) and len(batch) > 1 else [batch]))
+
+    def _score(self, batch: Sequence[Any], phase: str) -> None:
+        *inputs, target = batch
+        output = self(*inputs)
+        self.log(f"{phase}/loss", self.loss(output, target), sync_dist=True)
+        for i, metric in enumerate(self.metrics):
+            metric(output, target)
+            self.log(f"{phase}/{type(metric).__name__}_{i}", metric)  # type: ignore[arg-type]
+        for i, function in enumerate(self._functions, start=len(self.metrics)):
+            name = getattr(function, "__name__", type(function).__name__)
+            self.log(f"{phase}/{name}_{i}", function(output, target), sync_dist=True)
+
+    def configure_optimizers(self) -> Any:
+        if self._scheduler is None:
+            return self._optimizer
+        return {"optimizer": self._optimizer, "lr_scheduler": self._scheduler}
+
+
+class _FitJob:
+    """What crosses the border to a worker."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        settings: dict[str, Any],
+        model: LightningModule,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self.plan, self.settings, self.model, self.args, self.kwargs = plan, settings, model, args, kwargs
+
+    def __call__(self, world: World) -> dict[str, Any] | None:
+        torch.set_num_threads(self.plan.workers[world.rank].threads)
+        environment = _OurProcesses(world)
+        settings = {
+            k: v for k, v in self.settings.items() if k not in ("accelerator", "devices", "num_nodes", "plugins")
+        }
+        given = self.settings.get("plugins") or []
+        plugins = [*(given if isinstance(given, (list, tuple)) else [given]), environment]
+        precision = _precision_settings(self.plan.precision)
+        trainer = LightningTrainer(
+            **settings,
+            accelerator="cpu",
+            devices=world.local_world_size,
+            num_nodes=max(world.world_size // world.local_world_size, 1),
+            strategy=DDPStrategy(process_group_backend="gloo"),
+            plugins=[*plugins, *precision.pop("plugins", [])],
+            **precision,
+        )
+        trainer.fit(self.model, *self.args, **self.kwargs)
+        if not world.is_first:
+            return None
+        return {
+            "weights": {k: v.detach().cpu() for k, v in self.model.state_dict().items()},
+            "metrics": {k: float(v) for k, v in trainer.callback_metrics.items()},
+            "epochs": trainer.current_epoch,
+            "steps": trainer.global_step,
+            "checkpoints": [c.state_dict() for c in trainer.checkpoint_callbacks],
+            "status": trainer.state.status,
+        }
+
+
+def _precision_settings(precision: Precision) -> dict[str, Any]:
+    if precision is Precision.FP16:
+        # Asked for "16-mixed" on a CPU, Lightning would compute in bf16. Its own plugin, handed over, does not.
+        return {"plugins": [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))]}
+    return {"precision": _LIGHTNING_NAMES[precision]}
+
+
+class _ScaleRate(Callback):
+    """Multiplies learning rates, and the schedulers' idea of them, once before training starts."""
+
+    def __init__(self, factor: float) -> None:
+        self._factor = factor
+
+    def on_fit_start(self, trainer: LightningTrainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+        for optimizer in trainer.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] *= self._factor
+                if "initial_lr" in group:
+                    group["initial_lr"] *= self._factor
+        for config in trainer.lr_scheduler_configs:
+            if hasattr(config.scheduler, "base_lrs"):
+                config.scheduler.base_lrs = [rate * self._factor for rate in config.scheduler.base_lrs]

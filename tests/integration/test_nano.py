@@ -1,0 +1,284 @@
+"""TorchNano: known parameters after known steps, in one process and in two, with every launcher and precision."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from boxwright.accel.module import NanoModule
+from boxwright.accel.nano import TorchNano, nano
+from boxwright.core.errors import UsageError
+
+STRATEGIES = ["subprocess", "spawn"]
+PRECISIONS = ["64", "32", "16", "bf16", "bf16-true"]
+
+
+def make_net() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def make_data() -> TensorDataset:
+    x = torch.sin(torch.arange(64, dtype=torch.float32)).reshape(16, 4)
+    # Small targets: a loss scaled for fp16 must not overflow, or steps are skipped, as they should be.
+    return TensorDataset(x, 0.1 * x.sum(1, keepdim=True))
+
+
+class Steps(TorchNano):
+    """Two epochs of plain SGD; the batch is the whole set's share."""
+
+    def train(self, net: nn.Module, batch: int) -> dict[str, Any]:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        loader = DataLoader(make_data(), batch_size=batch)
+        model, optimizer, loader = self.setup(net, optimizer, loader)
+        outputs = None
+        for _ in range(2):
+            for x, y in loader:
+                optimizer.zero_grad()
+                outputs = model(x)
+                self.backward(nn.functional.mse_loss(outputs, y.to(outputs.dtype)))
+                optimizer.step()
+        assert outputs is not None
+        return {
+            "world": (self.global_rank, self.world_size, self.is_distributed, self.is_global_zero),
+            "dtype": str(outputs.dtype),
+            "weights": {k: v.double() for k, v in model.state_dict().items()},
+            "threads": torch.get_num_threads(),
+        }
+
+
+def plain_steps(precision: str) -> dict[str, torch.Tensor]:
+    """Return the weights after the same steps in plain torch."""
+    net = make_net()
+    dtype = {"64": torch.float64, "bf16-true": torch.bfloat16}.get(precision, torch.float32)
+    low = {"16": torch.float16, "bf16": torch.bfloat16}.get(precision)
+    net.to(dtype)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    scaler = torch.amp.GradScaler("cpu", enabled=precision == "16")
+    x, y = make_data().tensors
+    for _ in range(2):
+        for part in (slice(0, 8), slice(8, 16)):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=low or torch.bfloat16, enabled=low is not None):
+                out = net(x[part].to(dtype))
+            out = out.float() if out.dtype in (torch.float16, torch.bfloat16) else out
+            scaler.scale(nn.functional.mse_loss(out, y[part].to(out.dtype))).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    return {k: v.double() for k, v in net.state_dict().items()}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_one_process_gives_exactly_what_plain_torch_gives(precision: str) -> None:
+    result = Steps(precision=precision).train(make_net(), 8)
+    expected = plain_steps(precision)
+    assert result["world"] == (0, 1, False, True)
+    assert result["dtype"] == ("torch.float64" if precision == "64" else "torch.float32")
+    for name, value in expected.items():
+        assert torch.equal(result["weights"][name], value), name
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_two_processes_learn_what_one_learns_on_the_same_batch(strategy: str, precision: str) -> None:
+    net = make_net()
+    # Unshuffled shares are every second sample, so two processes with 4 each see other batches of 8 than one would:
+    # the whole set as one batch makes them the same.
+    alone = Steps(precision=precision).train(make_net(), 16)
+    result = Steps(num_processes=2, strategy=strategy, precision=precision).train(net, 8)
+    assert result["world"] == (0, 2, True, True)
+    assert result["threads"] == 1
+    bound = {"64": 1e-12, "32": 1e-6}.get(precision, 2e-2)
+    for name, value in alone["weights"].items():
+        torch.testing.assert_close(result["weights"][name], value, rtol=0, atol=bound)
+        torch.testing.assert_close(
+            net.state_dict()[name].double(), result["weights"][name], rtol=0, atol=1e-2 * bound + 1e-7
+        )
+
+
+def test_the_nine_steps_of_a_conversion_work_as_written() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 1)
+            self.freeze = True
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x)
+
+    class MyNano(TorchNano):
+        def train(self) -> list[Any]:
+            model = Net()
+            optimizers = [torch.optim.SGD(model.parameters(), lr=0.1)]
+            dataloaders = [DataLoader(make_data(), batch_size=4), DataLoader(make_data(), batch_size=2)]
+            model, optimizers, dataloaders = self.setup(model, optimizers, dataloaders)
+            seen = [len(dataloaders[0]), len(dataloaders[1])]
+            if self.is_distributed:
+                model._module.module.freeze = False
+            else:
+                model.freeze = False
+            for x, y in dataloaders[0]:
+                loss = nn.functional.mse_loss(model(x), y)
+                optimizers[0].zero_grad()
+                self.backward(loss)
+                optimizers[0].step()
+            if self.global_rank == 0:
+                seen.append(model.freeze)
+            return [*seen, sorted(model.state_dict())]
+
+    assert MyNano().train() == [4, 8, False, ["layer.bias", "layer.weight"]]
+    assert MyNano(num_processes=2).train() == [2, 4, False, ["layer.bias", "layer.weight"]]
+
+
+def test_attributes_of_the_model_pass_through_both_ways() -> None:
+    net = make_net()
+    net.note = "before"  # type: ignore[assignment]
+    model = TorchNano().setup(net)
+    assert isinstance(model, NanoModule)
+    assert model.note == "before"
+    model.note = "after"
+    assert net.note == "after"
+    assert [n for n, _ in model.named_parameters()] == [n for n, _ in net.named_parameters()]
+    assert len(list(model.parameters())) == 4
+
+
+def collectives(runner: TorchNano) -> dict[str, Any]:
+    mine = torch.tensor([float(runner.global_rank + 1)])
+    return {
+        "mean": runner.all_reduce(mine).item(),
+        "sum": runner.all_reduce(mine, "sum").item(),
+        "gathered": runner.all_gather(mine).flatten().tolist(),
+        "objects": runner.all_gather({"rank": runner.global_rank}),
+        "from_1": runner.broadcast(f"rank {runner.global_rank}", src=1),
+        "mine": mine.item(),
+    }
+
+
+def test_collectives_over_two_processes() -> None:
+    assert TorchNano(num_processes=2).launch(collectives) == {
+        "mean": 1.5, "sum": 3.0, "gathered": [1.0, 2.0], "objects": [{"rank": 0}, {"rank": 1}], "from_1": "rank 1",
+        "mine": 1.0,
+    }  # fmt: skip
+
+
+def learn(model: nn.Module, optimizer: torch.optim.Optimizer, *, loader: DataLoader) -> int:  # type: ignore[type-arg]
+    seen = 0
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+        seen += len(x)
+    return seen
+
+
+def test_the_decorator_shards_loaders_given_by_keyword_and_brings_weights_back() -> None:
+    results = {}
+    for processes, batch in ((1, 16), (2, 8)):
+        net = make_net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        run = nano(num_processes=processes)(learn)
+        seen = run(net, optimizer, loader=DataLoader(make_data(), batch_size=batch))
+        assert seen == 16 // processes
+        results[processes] = net.state_dict()
+    for name, value in results[1].items():
+        torch.testing.assert_close(results[2][name], value, rtol=0, atol=1e-6)
+
+
+def test_the_decorator_refuses_precision_16() -> None:
+    net = make_net()
+    with pytest.raises(UsageError, match="Use TorchNano, or precision='bf16'"):
+        nano(precision=16)(learn)(net, torch.optim.SGD(net.parameters(), lr=0.1), loader=DataLoader(make_data()))
+
+
+def test_auto_lr_multiplies_the_rate_by_the_processes() -> None:
+    def rate(runner: TorchNano) -> float:
+        net = make_net()
+        _, optimizer = runner.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+        return float(optimizer.param_groups[0]["lr"])
+
+    assert TorchNano(num_processes=2, auto_lr=True).launch(rate) == pytest.approx(0.2)
+    assert TorchNano(num_processes=2).launch(rate) == pytest.approx(0.1)
+
+
+def test_a_scheduler_works_with_precision_16() -> None:
+    net = make_net()
+    runner = TorchNano(precision=16)
+    with runner._work(runner._world, None):
+        model, optimizer = runner.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        runner.backward(model(torch.ones(2, 4)).sum())
+        optimizer.step()
+        scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
+
+
+def test_checkpoints_are_written_once_and_load_back(tmp_path: Path) -> None:
+    def write(runner: TorchNano, path: Path) -> None:
+        net = make_net()
+        model = runner.setup(net)
+        runner.save(path, {"model": model, "step": 7})
+
+    TorchNano(num_processes=2).launch(write, tmp_path / "state.pt")
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    rest = TorchNano().load(tmp_path / "state.pt", {"model": net})
+    assert rest == {"step": 7}
+    assert torch.equal(net[0].weight, make_net()[0].weight)
+
+
+def test_use_ipex_says_in_one_line_what_happens_instead(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        runner = TorchNano(use_ipex=True)
+    assert "stock PyTorch does the same" in caplog.text
+    assert runner.plan.channels_last
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"precision": "8bit"}, "Unknown precision"),
+        ({"strategy": "ray", "distributed_backend": "spawn"}, "mean the same thing"),
+        ({"num_processes": 1000}, "physical cores"),
+        ({"device": "tpu"}, "Unknown device 'tpu'"),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        TorchNano(**settings)
+
+
+def test_train_must_be_overridden() -> None:
+    with pytest.raises(UsageError, match="Override train"):
+        TorchNano().train()
+
+
+def test_a_class_in_a_script_without_a_guard_trains_in_two_processes(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\n"
+        "from boxwright.accel.nano import TorchNano\n"
+        "class Mine(TorchNano):\n"
+        "    def train(self):\n"
+        "        return int(self.all_reduce(torch.ones(1), 'sum'))\n"
+        "print('sum', Mine(num_processes=2).train())\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == ["sum 2"], done.stderr
+
+
+def test_an_outer_launcher_is_used_instead_of_starting_processes(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\n"
+        "from boxwright.accel.nano import TorchNano\n"
+        "def job(runner):\n"
+        "    print(runner.global_rank, runner.world_size, int(runner.all_reduce(torch.ones(1), 'sum')), flush=True)\n"
+        "TorchNano().launch(job)\n"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    assert sorted(done.stdout.split("\n")[:2]) == ["0 2 2", "1 2 2"], done.stderr

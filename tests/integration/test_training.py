@@ -1,0 +1,270 @@
+"""Training as a whole: it learns, goes on bit by bit after a stop, and survives what happens to programs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from boxwright.accel.checkpoint import load_checkpoint
+from boxwright.core.errors import CheckpointError, DataError, UsageError
+from boxwright.data.synthetic import generate_scenes
+from boxwright.detector.weights import read_state
+from boxwright.launchers.base import WorkerFailed
+from boxwright.recipes.train import TrainConfig, train
+
+WAIT_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scenes")
+    generate_scenes(folder, images=24, seed=0, size_hw=(96, 96), classes=("circle", "square"))
+    return folder
+
+
+def make_config(scenes: Path, out: Path, **changes: Any) -> TrainConfig:
+    settings: dict[str, Any] = {
+        "model": "yolox_nano", "data": scenes, "output_dir": out, "val": 0.25, "batch": 4, "steps": 12,
+        "size_hw": (96, 96), "eval_interval": 0, "print_interval": 4, "workers": 1,
+    }  # fmt: skip
+    return TrainConfig(**(settings | changes))
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return read_state(folder / "weights" / "last.safetensors")[0]
+
+
+def test_a_run_leaves_every_promised_file_and_a_model_that_loads(scenes: Path, tmp_path: Path) -> None:
+    result = train(make_config(scenes, tmp_path / "run", steps=9, eval_interval=1, save_history_ckpt=True))
+    folder = tmp_path / "run"
+    for name in (
+        "args.yaml", "plan.txt", "metrics.jsonl", "results.csv", "data_report.json", "report.html", "curves.png",
+        "weights/last.pt", "weights/last.safetensors", "weights/best.safetensors", "weights/step_5.safetensors",
+    ):  # fmt: skip
+        assert (folder / name).is_file(), name
+    assert result.steps == 9
+    assert set(result.best) == {"AP", "AP50", "AP75", "AR100", "step"}
+    state, spec = read_state(result.checkpoint)
+    assert spec is not None
+    assert spec.names == ("circle", "square")
+    assert spec.size_hw == (96, 96)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "total" in line] == [4, 8, 9]
+    assert all(torch.isfinite(v).all() for v in state.values() if v.is_floating_point())
+
+
+def test_the_loss_falls(scenes: Path, tmp_path: Path) -> None:
+    train(make_config(scenes, tmp_path, steps=60, batch=8, mosaic=False, lr_per_image=0.001, print_interval=1))
+    losses = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    totals = [line["total"] - line["l1"] for line in losses if "total" in line]
+    assert sum(totals[-10:]) < 0.9 * sum(totals[:10])
+
+
+class StopAt:
+    """Asks the program to stop, as a system that shuts down does, once a step is reached."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_start(self, settings: Any) -> None: ...
+
+    def on_step(self, step: int, values: Any) -> None:
+        if step == self._step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def on_evaluation(self, step: int, values: Any) -> None: ...
+
+    def on_end(self) -> None: ...
+
+
+@pytest.mark.parametrize("stop", [3, 7, 10])
+def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one_bit_by_bit(
+    scenes: Path, tmp_path: Path, stop: int
+) -> None:
+    # Mosaic and the averaged weights are on; the stops are in mid-epoch, and one in the last phase.
+    settings = {"print_interval": 1, "no_aug_epochs": 1.0}
+    whole = train(make_config(scenes, tmp_path / "whole", **settings))
+    first = train(make_config(scenes, tmp_path / "parts", **settings), callbacks=[StopAt(stop)])
+    assert (first.stopped, first.steps) == ("signal", stop)
+    second = train(make_config(scenes, tmp_path / "parts", resume=True, **settings))
+    assert (second.stopped, second.steps, whole.steps) == ("", 12, 12)
+    a, b = (load_checkpoint(tmp_path / name / "weights" / "last.pt") for name in ("whole", "parts"))
+    for part in ("model", "average"):
+        assert a[part].keys() == b[part].keys()
+        for key, value in a[part].items():
+            assert torch.equal(value, b[part][key]), (part, key)
+    for x, y in zip(a["optimizer"]["state"].values(), b["optimizer"]["state"].values(), strict=True):
+        assert torch.equal(x["momentum_buffer"], y["momentum_buffer"])
+    assert weights_of(tmp_path / "whole").keys() == weights_of(tmp_path / "parts").keys()
+
+
+def test_two_processes_train_and_score_every_image_once(scenes: Path, tmp_path: Path) -> None:
+    result = train(make_config(scenes, tmp_path, num_processes=2, steps=4))
+    assert result.steps == 4
+    assert result.last["AP"] >= 0
+    assert "2 (subprocess)" in (tmp_path / "plan.txt").read_text()
+
+
+class DieAt:
+    """Kills its own process at a step."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_start(self, settings: Any) -> None: ...
+
+    def on_step(self, step: int, values: Any) -> None:
+        if step == self._step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_evaluation(self, step: int, values: Any) -> None: ...
+
+    def on_end(self) -> None: ...
+
+
+def test_a_killed_rank_ends_the_run_and_resume_goes_on(scenes: Path, tmp_path: Path) -> None:
+    settings = {"num_processes": 2, "steps": 8, "print_interval": 1, "eval_interval": 1}
+    with pytest.raises(WorkerFailed) as caught:
+        train(make_config(scenes, tmp_path, **settings), callbacks=[DieAt(6)])
+    assert (caught.value.rank, caught.value.kind) == (0, "death")
+    assert load_checkpoint(tmp_path / "weights" / "last.pt")["step"] == 5
+    assert train(make_config(scenes, tmp_path, resume=True, **settings)).steps == 8
+
+
+def start_cli(scenes: Path, out: Path, *words: str) -> subprocess.Popen[str]:
+    command = [
+        sys.executable, "-m", "boxwright", "train", "--data", str(scenes), "--out", str(out), "--val", "0.25",
+        "-b", "4", "--size", "96", "steps", "100000", "print_interval", "1", "workers=1", *words,
+    ]  # fmt: skip
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_steps(process: subprocess.Popen[str], count: int) -> None:
+    assert process.stderr is not None
+    seen = 0
+    for line in process.stderr:
+        seen += "step " in line and "loss" in line
+        if seen >= count:
+            return
+    raise AssertionError("the run ended before its steps")
+
+
+@pytest.mark.parametrize("words", [(), ("--num_processes", "2")])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_in_mid_epoch_leaves_a_checkpoint_an_exit_code_and_no_orphan(
+    scenes: Path, tmp_path: Path, words: tuple[str, ...], number: signal.Signals
+) -> None:
+    with start_cli(scenes, tmp_path / "run", *words) as process:
+        wait_for_steps(process, 3)
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(number)
+        _, log = process.communicate(timeout=WAIT_S)
+        assert process.returncode not in (0, -signal.SIGKILL), log
+    _, alive = psutil.wait_procs(children, timeout=WAIT_S)
+    assert not alive
+    assert load_checkpoint(tmp_path / "run" / "weights" / "last.pt")["step"] >= 3
+
+
+def test_a_killed_parent_leaves_no_orphan(scenes: Path, tmp_path: Path) -> None:
+    with start_cli(scenes, tmp_path / "run", "--num_processes", "2") as process:
+        wait_for_steps(process, 2)
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert len(children) >= 2
+        process.kill()
+        _, alive = psutil.wait_procs(children, timeout=WAIT_S)
+        assert not alive
+        process.communicate(timeout=WAIT_S)
+
+
+def test_a_loss_that_is_no_number_is_named_with_its_step_and_images(scenes: Path, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=r"The loss of step \d+ is (nan|inf).*Its images: .*\.jpg.*Lower lr_per_image"):
+        train(make_config(scenes, tmp_path, lr_per_image=1e6, steps=30, print_interval=5))
+
+
+def test_a_set_with_too_many_faults_is_refused_with_the_report(scenes: Path, tmp_path: Path) -> None:
+    records = generate_scenes(tmp_path / "set", images=10, seed=1, size_hw=(64, 64))
+    for i in range(4):
+        records.path(i).write_bytes(b"")
+    with pytest.raises(DataError, match=r"images have errors.*data_report\.json"):
+        train(make_config(tmp_path / "set", tmp_path / "run"))
+    assert (tmp_path / "run" / "data_report.json").is_file()
+
+
+def test_bad_samples_below_the_limit_are_left_out_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    records = generate_scenes(tmp_path / "set", images=24, seed=1, size_hw=(64, 64))
+    records.path(3).write_bytes(b"")
+    with caplog.at_level("INFO"):
+        train(make_config(tmp_path / "set", tmp_path / "run", steps=1, max_error_rate=0.2))
+    name = records.relative_path(3)
+    assert f"Left out: {name}" in caplog.text or "1 error" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"model": "yolox_q"}, UsageError, "Unknown model 'yolox_q'"),
+        ({"batch": 3, "accumulate": 2}, UsageError, "Use a multiple of 2"),
+        ({"freeze": ("nowhere",)}, UsageError, "names no part of the network"),
+        ({"loggers": ("wandbb",)}, UsageError, "Did you mean 'wandb'"),
+        ({"resume": True}, CheckpointError, "can't be read"),
+        ({"num_processes": 999}, UsageError, "physical cores"),
+        ({"data": Path("/nowhere")}, DataError, "There is no data set"),
+        ({"ckpt": Path("/nowhere.pth")}, CheckpointError, "There is no model file"),
+    ],
+)
+def test_bad_settings_get_one_clear_sentence(
+    scenes: Path, tmp_path: Path, changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        train(make_config(scenes, tmp_path / "run", **changes))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"accumulate": 0}, {"steps": 0}, {"batch": -1}, {"lr_per_image": 0.0}, {"train_split": "a"}]
+)
+def test_impossible_numbers_are_refused_at_once(scenes: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        make_config(scenes, tmp_path, **changes)
+
+
+def test_a_folder_with_a_run_is_not_overwritten(scenes: Path, tmp_path: Path) -> None:
+    train(make_config(scenes, tmp_path, steps=1))
+    with pytest.raises(UsageError, match="holds a run already"):
+        train(make_config(scenes, tmp_path, steps=1))
+
+
+def test_resuming_another_course_is_refused(scenes: Path, tmp_path: Path) -> None:
+    train(make_config(scenes, tmp_path, steps=2))
+    with pytest.raises(CheckpointError, match="a run of 2 steps"):
+        train(make_config(scenes, tmp_path, steps=3, resume=True))
+
+
+def test_frozen_parts_do_not_move(scenes: Path, tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    train(make_config(scenes, start, steps=1))
+    ckpt = start / "weights" / "last.safetensors"
+    train(make_config(scenes, tmp_path / "run", steps=3, ckpt=ckpt, freeze=("backbone",)))
+    before, after = read_state(ckpt)[0], weights_of(tmp_path / "run")
+    for key, value in before.items():
+        moved = not torch.equal(value, after[key])
+        assert not moved or key.startswith("head"), key
+    assert not torch.equal(before["head.reg_preds.0.weight"], after["head.reg_preds.0.weight"])
+
+
+def test_an_automatic_batch_fits_the_set_and_accumulation_gives_the_same_course(scenes: Path, tmp_path: Path) -> None:
+    result = train(make_config(scenes, tmp_path / "auto", batch=0, steps=1))
+    assert result.steps == 1
+    assert train(make_config(scenes, tmp_path / "parts", accumulate=2, clip_norm=10.0, steps=2)).steps == 2
+
+
+def test_the_world_of_a_single_run_is_untouched(scenes: Path, tmp_path: Path) -> None:
+    before = dict(os.environ)
+    train(make_config(scenes, tmp_path, steps=1))
+    assert dict(os.environ) == before

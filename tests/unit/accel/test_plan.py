@@ -1,0 +1,75 @@
+"""The plan: a pure function of what is asked and what the machine has."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from support.machines import lay_out
+
+from boxwright.accel.plan import Plan
+from boxwright.core.cpu import Core, Cpu, read_cpu
+from boxwright.core.errors import UsageError
+from boxwright.core.types import Precision
+from boxwright.devices.support import Support
+
+
+def make_cpu(cores: int = 4, isa: frozenset[str] = frozenset({"avx2", "bf16"})) -> Cpu:
+    return Cpu(
+        model="test", vendor="", isa=isa, all_cores=tuple(Core(cpus=(i,)) for i in range(cores)),
+        allowed=tuple(range(cores)),
+    )  # fmt: skip
+
+
+def test_processes_get_their_own_cores() -> None:
+    plan = Plan.resolve(cpu=make_cpu(4), num_processes=2, batch=8)
+    assert [(w.cores, w.threads) for w in plan.workers] == [((0, 1), 2), ((2, 3), 2)]
+    assert plan.batch_per_process == 4
+    assert plan.strategy == "subprocess"
+
+
+def test_one_process_needs_nothing_to_start_it() -> None:
+    assert Plan.resolve(cpu=make_cpu()).strategy == "none"
+
+
+def test_a_two_socket_machine_is_split_by_socket(tmp_path: Path) -> None:
+    cpu = read_cpu(lay_out("xeon_sapphire_rapids", tmp_path))
+    plan = Plan.resolve(cpu=cpu, num_processes=2, precision="bf16")
+    assert [{cpu.core_of(one).socket for one in worker.cores} for worker in plan.workers] == [{0}, {1}]
+    assert "bf16 runs on AMX" in plan.notes
+
+
+def test_the_plan_is_frozen_and_prints_everything() -> None:
+    plan = Plan.resolve(
+        cpu=make_cpu(), num_processes=2, precision="bfloat16", batch=8, auto_lr=True, channels_last=True
+    )
+    text = "\n".join(plan.lines())
+    for part in ("cpu", "bf16", "2 (subprocess)", "cpus 0-1", "8 a step, 4 a process", "channels last", "times 2"):
+        assert part in text
+    assert plan.to_dict()["processes"] == 2
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.batch = 3  # type: ignore[misc]
+
+
+def test_bf16_without_instructions_works_with_a_warning() -> None:
+    plan = Plan.resolve(cpu=make_cpu(isa=frozenset({"avx2"})), precision="bf16")
+    assert plan.precision is Precision.BF16
+    assert any("slower than 32" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ({"precision": "17"}, "Unknown precision '17'"),
+        ({"precision": "int8"}, "does not train on device='cpu': int8 is for inference"),
+        ({"strategy": "rey"}, "Unknown launcher 'rey'"),
+        ({"device": "cdua"}, "Did you mean 'cuda'"),
+        ({"num_processes": 0}, "at least 1"),
+        ({"num_processes": 5}, "needs as many physical cores"),
+        ({"num_processes": 3, "batch": 8}, "can't be shared by 3 processes evenly"),
+        ({"num_processes": 2, "cpu_for_each_process": [[0]]}, "cpu_for_each_process"),
+        ({"device": "cuda", "support": Support(ok=True), "num_processes": 2, "device_count": 1}, "there are 1"),
+    ],
+)
+def test_conflicts_are_refused_with_what_to_do(wanted: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Plan.resolve(cpu=make_cpu(), **wanted)  # type: ignore[arg-type]
