@@ -9,6 +9,7 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from boxwright.core.errors import DataError, UsageError
+from boxwright.vision.datasets.cache import CachedLoader
 from boxwright.vision.datasets.decode import check_min_side, load_image
 from boxwright.vision.datasets.pair import PairTransform
 
@@ -158,6 +159,7 @@ class ImageFolder(DatasetFolder):
         allow_empty: let a class have no file.
         min_side: decode JPEGs at 1/2, 1/4 or 1/8 of their size while both sides stay at least this long; see
             `load_image`. Only with the default loader.
+        cache_bytes: keep decoded images in memory up to so many bytes, in each worker process; 0 keeps none.
 
     Attributes:
         imgs: the same as `samples`.
@@ -177,12 +179,15 @@ class ImageFolder(DatasetFolder):
         allow_empty: bool = False,
         *,
         min_side: int | None = None,
+        cache_bytes: int = 0,
     ) -> None:
         check_min_side(min_side)
         if min_side is not None:
             if loader is not default_loader:
                 raise UsageError(f"min_side={min_side!r} needs the default loader. Leave one of them out.")
             loader = partial(load_image, min_side=min_side)
+        if cache_bytes:
+            loader = CachedLoader(loader, cache_bytes)
         super().__init__(
             root,
             loader,
