@@ -45,7 +45,8 @@ def test_a_run_leaves_every_promised_file_and_a_model_that_loads(scenes: Path, t
     result = train(make_config(scenes, tmp_path / "run", steps=9, eval_interval=1, save_history_ckpt=True))
     folder = tmp_path / "run"
     for name in (
-        "args.yaml", "plan.txt", "metrics.jsonl", "results.csv", "data_report.json", "report.html", "curves.png",
+        "args.yaml", "plan.txt", "metrics.jsonl", "results.csv", "data_report.json", "data.lock", "report.html",
+        "curves.png",
         "weights/last.pt", "weights/last.safetensors", "weights/best.safetensors", "weights/step_5.safetensors",
     ):  # fmt: skip
         assert (folder / name).is_file(), name
@@ -244,6 +245,16 @@ def test_resuming_another_course_is_refused(scenes: Path, tmp_path: Path) -> Non
     train(make_config(scenes, tmp_path, steps=2))
     with pytest.raises(CheckpointError, match="a run of 2 steps"):
         train(make_config(scenes, tmp_path, steps=3, resume=True))
+
+
+def test_a_resumed_run_says_that_its_data_changed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    records = generate_scenes(tmp_path / "set", images=24, seed=1, size_hw=(64, 64))
+    settings = {"steps": 4, "print_interval": 1}
+    train(make_config(tmp_path / "set", tmp_path / "run", **settings), callbacks=[StopAt(2)])
+    for i in range(len(records)):
+        records.path(i).write_bytes(records.path(i).read_bytes() + b" ")
+    train(make_config(tmp_path / "set", tmp_path / "run", resume=True, **settings))
+    assert "The data changed since the run began" in caplog.text
 
 
 def test_frozen_parts_do_not_move(scenes: Path, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ VERBS = {
     "train": "train a detector",
     "data": "check, describe, convert, split and preview a labelled set",
     "info": "show a model's size, cost and classes",
+    "run": "run any program with threads, cores and memory settings that fit",
     "doctor": "show this machine and what is installed",
     "demo": "run the whole job on made-up scenes, no data needed",
 }

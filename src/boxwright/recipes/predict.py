@@ -46,9 +46,15 @@ class Predictor:
     """A detector ready for images.
 
     Example:
-        >>> predictor = Predictor.load("yolox_nano.onnx")     # doctest: +SKIP
-        >>> for box, score, name in predictor("street.jpg"):  # doctest: +SKIP
-        ...     print(name, score, box)
+        >>> from boxwright import Spec
+        >>> class Blind:  # a model that sees nothing; Predictor.load("yolox_nano.onnx") sees more
+        ...     spec = Spec(names=("cat",), size_hw=(64, 64), output="scores")
+        ...     def __call__(self, images):
+        ...         return np.zeros((len(images), self.spec.num_anchors, 6), np.float32)
+        ...     def close(self): pass
+        >>> with Predictor(Blind()) as predictor:
+        ...     [name for box, score, name in predictor(np.zeros((48, 64, 3), np.uint8))]
+        []
     """
 
     def __init__(self, session: Session, thresholds: Thresholds | None = None) -> None:
@@ -179,8 +185,7 @@ class Predictor:
 def predict(model: str | Path, source: Source, **thresholds: Any) -> Detections:
     """Return what a model finds in one image; for more than one image, keep a `Predictor`.
 
-    Example:
-        >>> predict("yolox_nano.onnx", "street.jpg", conf=0.3)  # doctest: +SKIP
+    For example `predict("yolox_nano.onnx", "street.jpg", conf=0.3)`.
     """
     with Predictor.load(model, thresholds=Thresholds(**thresholds)) as predictor:
         return predictor(source)

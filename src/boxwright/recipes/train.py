@@ -25,7 +25,7 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
     """Train and return the result; the run's files are in `config.output_dir`.
 
     Written there: `args.yaml` (the resolved config), `plan.txt`, `metrics.jsonl`, `results.csv`, `data_report.json`,
-    `weights/last.pt` (for `resume`), `weights/{last,best}.safetensors`, curves and `report.html`.
+    `data.lock`, `weights/last.pt` (for `resume`), `weights/{last,best}.safetensors`, curves and `report.html`.
 
     Args:
         config: the run.

@@ -25,7 +25,7 @@ from boxwright.core.memory import read_memory
 from boxwright.core.spec import Spec
 from boxwright.data.batch import Batch
 from boxwright.data.dataset import DetectionDataset
-from boxwright.data.fingerprint import fingerprint
+from boxwright.data.fingerprint import compare, fingerprint
 from boxwright.data.loader import Loader
 from boxwright.detector.loss import Losses, yolox_loss
 from boxwright.detector.sizes import SIZES
@@ -136,7 +136,9 @@ class Training:
         self.curve = self.course.curve(config, self.batch)
         self.average = WeightAverage(network, base=self.course.ema_base, ramp=self.course.ema_ramp)
         self.state = _State()
-        self._fingerprint = fingerprint(self.records).digest if nano.is_global_zero else ""
+        self._fingerprint = ""
+        if nano.is_global_zero:
+            self._fingerprint = self._lock_data(folder / "data.lock")
         if config.resume:
             self._resume()
         self.callbacks: list[Callback] = []
@@ -396,6 +398,16 @@ class Training:
         )
         if self.nano.is_global_zero:
             _log.info("Going on from step %d of %d.", self.state.step, self.course.total_steps)
+
+    def _lock_data(self, path: Path) -> str:
+        """Return the fingerprint of the training images; say what has changed since the run's first start."""
+        now = fingerprint(self.records)
+        if self.config.resume and path.exists():
+            for sentence in compare(path, self.records):
+                _log.warning("The data changed since the run began: %s", sentence)
+        else:
+            now.write_lock(path)
+        return now.digest
 
     def _choose_batch(self, network: nn.Module) -> int:
         free = read_memory().usable_bytes

@@ -1,0 +1,27 @@
+"""Run any program with threads, cores and memory settings that fit this machine: boxwright run -- python script.py."""
+
+import argparse
+import json
+
+from boxwright.cli.options import positive
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this verb's arguments."""
+    parser.add_argument("--threads", metavar="N", type=positive, help="computing threads (default: the usable cores)")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be set, run nothing")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program and its arguments")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Set the environment for one process and become that program; its exit code is ours."""
+    from boxwright.recipes.program import become, prepare
+
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    settings = prepare(command, threads=args.threads)
+    if args.dry_run or args.json:
+        lines = settings.lines()
+        print(json.dumps(settings.to_dict()) if args.json else "\n".join(lines))
+        if args.dry_run:
+            return 0
+    return become(command, settings)

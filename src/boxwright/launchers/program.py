@@ -1,0 +1,81 @@
+"""A program of the user's own, started with settings that fit the machine."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from boxwright.core.cpu import Cpu
+from boxwright.core.errors import UsageError
+from boxwright.core.procfs import format_cpu_list
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramSettings:
+    """What a program is given: environment variables and cpus, with the reasons."""
+
+    variables: tuple[tuple[str, str], ...]
+    cpus: tuple[int, ...]
+    reasons: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """Return the settings for people."""
+        shown = [f"{name}={value}" for name, value in self.variables]
+        return [*shown, f"cpus {format_cpu_list(self.cpus)}", *(f"  {reason}" for reason in self.reasons)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as plain JSON values."""
+        return {"variables": dict(self.variables), "cpus": list(self.cpus), "reasons": list(self.reasons)}
+
+
+def choose_settings(cpu: Cpu, threads: int | None = None) -> ProgramSettings:
+    """Return settings for one program that has the machine to itself.
+
+    One thread a physical core: hyper-twins share their units, and a second thread on them slows numeric code down.
+
+    Raises:
+        UsageError: there are more threads than cpus that may be used.
+    """
+    if threads is not None and threads > len(cpu.allowed):
+        raise UsageError(f"threads={threads!r}, but this process may use {len(cpu.allowed)} cpus.")
+    count = threads or cpu.usable_cores
+    cores = cpu.cores[:count] if count <= len(cpu.cores) else cpu.cores
+    cpus = tuple(sorted(one for core in cores for one in core.cpus))
+    reasons = [f"{count} threads: {'as asked' if threads else 'one for each usable physical core'}"]
+    if cpu.quota is not None:
+        reasons.append(f"the container's quota is {cpu.quota:g} cpus")
+    reasons.append("freed memory is kept instead of given back to the system, which saves page faults")
+    variables = (
+        ("OMP_NUM_THREADS", str(count)),
+        ("MKL_NUM_THREADS", str(count)),
+        ("MALLOC_MMAP_MAX_", "0"),
+        ("MALLOC_TRIM_THRESHOLD_", str(2**31 - 1)),
+        ("MALLOC_TOP_PAD_", str(64 << 20)),
+    )
+    return ProgramSettings(variables=variables, cpus=cpus, reasons=tuple(reasons))
+
+
+def become(command: Sequence[str], settings: ProgramSettings) -> NoReturn:
+    """Replace this process by the program; variables that the user has set already stay as they are.
+
+    Raises:
+        UsageError: there is no command, or no such program.
+    """
+    program = check_command(command)
+    os.sched_setaffinity(0, settings.cpus)
+    os.execve(program, list(command), {**dict(settings.variables), **os.environ})
+
+
+def check_command(command: Sequence[str]) -> str:
+    """Return the path of the program.
+
+    Raises:
+        UsageError: there is no command, or no such program.
+    """
+    if not command:
+        raise UsageError("There is nothing to run. Use: boxwright run -- python script.py")
+    program = shutil.which(command[0])
+    if program is None:
+        raise UsageError(f"There is no program {command[0]!r}. Check its name and PATH.")
+    return program
