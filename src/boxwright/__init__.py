@@ -20,7 +20,7 @@ _HOMES = {
     "read_records": "boxwright.data.formats",
     "CocoEvaluator": "boxwright.evaluation.coco",
     "TorchNano": "boxwright.accel.nano",
-    "nano": "boxwright.accel.nano",
+    "nano": "boxwright.accel.decorator",
     "Trainer": "boxwright.accel.trainer",
     "Plan": "boxwright.accel.plan",
     "TrainConfig": "boxwright.recipes.train",

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from boxwright.accel.decorator import nano
 from boxwright.accel.module import NanoModule
-from boxwright.accel.nano import TorchNano, nano
+from boxwright.accel.nano import TorchNano
 from boxwright.core.errors import UsageError
 
 STRATEGIES = ["subprocess", "spawn"]

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from inspect import signature
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -43,7 +43,6 @@ _SYNC_BUFFERS = (
 )
 
 Result = TypeVar("Result")
-Arguments = ParamSpec("Arguments")
 
 
 class TorchNano:
@@ -424,58 +423,3 @@ def _follow(optimizer: Optimizer, device: torch.device, dtype: torch.dtype) -> N
         for key, value in state.items():
             if isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 0:
                 state[key] = value.to(device=device, dtype=dtype)
-
-
-def nano(**settings: Any) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
-    """Return a decorator that runs a plain training function in several processes.
-
-    Models, optimizers and loaders among its arguments, by position or keyword, go through `setup`; `loss.backward()`
-    stays as written. Takes the settings of `TorchNano`.
-
-    Raises:
-        UsageError: precision is 16, whose loss must be scaled; that needs `TorchNano.backward`.
-
-    Example:
-        >>> @nano(num_processes=1)
-        ... def train(model, optimizer, batches):
-        ...     for batch in batches:
-        ...         optimizer.zero_grad()
-        ...         model(batch).sum().backward()
-        ...         optimizer.step()
-        ...     return "done"
-        >>> net = nn.Linear(2, 1)
-        >>> train(net, torch.optim.SGD(net.parameters(), lr=0.1), batches=[torch.ones(1, 2)])
-        'done'
-    """
-
-    def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-        def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-            runner = TorchNano(**settings)
-            if runner.plan.precision == "16":
-                raise UsageError(
-                    "@nano can't scale the loss that precision 16 needs. Use TorchNano, or precision='bf16'."
-                )
-            result: Result = runner.launch(_call_ready, function, args, kwargs)
-            return result
-
-        run.__name__, run.__doc__ = function.__name__, function.__doc__
-        return run
-
-    return decorate
-
-
-def _call_ready(runner: TorchNano, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Set up what the function was given, and call it."""
-    values = [*args, *kwargs.values()]
-    models = [v for v in values if isinstance(v, nn.Module)]
-    optimizers = [v for v in values if isinstance(v, Optimizer)]
-    loaders = [v for v in values if isinstance(v, torch.utils.data.DataLoader)]
-    ready: dict[int, Any] = {}
-    for model in models:
-        own = {id(p) for p in model.parameters()}
-        of_model = [o for o in optimizers if any(id(p) in own for g in o.param_groups for p in g["params"])]
-        module, *wrapped = _as_list(runner.setup(model, *of_model))
-        ready[id(model)] = module
-        ready |= {id(o): w for o, w in zip(of_model, wrapped, strict=True)}
-    ready |= {id(loader): runner.setup_dataloaders(loader) for loader in loaders}
-    return function(*(ready.get(id(v), v) for v in args), **{name: ready.get(id(v), v) for name, v in kwargs.items()})

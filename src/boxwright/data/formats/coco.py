@@ -2,9 +2,7 @@
 
 import json
 import logging
-import mmap
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +13,7 @@ from numpy.typing import NDArray
 
 from boxwright.core.boxes import area_xyxy, xywh_to_xyxy
 from boxwright.core.errors import DataError
+from boxwright.data.formats.coco_folder import looks_like_coco
 from boxwright.data.formats.image_folder import find_images, image_roots
 from boxwright.data.records import PathText, Records, pack_paths
 
@@ -162,7 +161,7 @@ def find_coco_json(folder: Path) -> Path | None:
     """
     files = [f for f in sorted([*folder.glob("*.json"), *folder.glob("annotations/*.json")]) if f.is_file()]
     # A single file is taken as it is: if something is wrong with it, reading it says what.
-    found = files if len(files) == 1 else [f for f in files if _looks_like_coco(f)]
+    found = files if len(files) == 1 else [f for f in files if looks_like_coco(f)]
     if len(found) > 1:
         raise DataError(
             f"There are {len(found)} COCO json files in {str(folder)!r}: "
@@ -191,15 +190,6 @@ def _load(file: Path) -> tuple[list[Any], list[Any], list[Any]]:
             raise DataError(f"{str(file)!r} is no COCO json: it has no list of {key!r}. Use an instances json.")
     images, annotations, categories = parts
     return images or [], annotations or [], categories or []
-
-
-def _looks_like_coco(file: Path) -> bool:
-    # Searched, not parsed: the official annotations folder holds 1.5 GB of json.
-    try:
-        with file.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return all(re.search(rb'"%s"\s*:\s*\[' % key.encode(), data) for key in _KEYS)
-    except (OSError, ValueError):  # ValueError: the file is empty
-        return False
 
 
 def _value(entry: dict[str, Any], key: str, kind: str, file: Path) -> Any:

@@ -58,8 +58,8 @@ def find_coco(place: Path) -> CocoFolder | None:
     if place.is_file():
         return CocoFolder(place=place, files={"": (place,)}) if place.suffix.lower() == ".json" else None
     files = json_files(place)
-    named = [file for file in files if file.name.startswith("instances") and _looks_like_coco(file)]
-    found = named or [file for file in files if _looks_like_coco(file)]
+    named = [file for file in files if file.name.startswith("instances") and looks_like_coco(file)]
+    found = named or [file for file in files if looks_like_coco(file)]
     by_split: dict[str, tuple[Path, ...]] = {}
     for file in found:
         split = split_of(file.stem) or (split_of(file.parent.name) if file.parent != place else None) or ""
@@ -77,7 +77,8 @@ def json_files(place: Path) -> list[Path]:
     )
 
 
-def _looks_like_coco(file: Path) -> bool:
+def looks_like_coco(file: Path) -> bool:
+    """Return whether a json file has the lists that COCO annotations have."""
     # Searched, not parsed: the official annotations folder holds 1.5 GB of json.
     try:
         with file.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
