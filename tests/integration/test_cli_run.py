@@ -63,7 +63,8 @@ def test_twins_come_along_with_their_core() -> None:
     cpu = Cpu(model="", vendor="", isa=frozenset(), all_cores=cores, allowed=tuple(range(8)), quota=2.0)
     settings = choose_settings(cpu)
     assert dict(settings.variables)["OMP_NUM_THREADS"] == "2"
-    assert settings.cpus == (0, 1, 4, 5)
+    assert settings.cpus == tuple(range(8)), "a quota limits threads, not cores"
+    assert choose_settings(cpu, threads=2).cpus == (0, 1, 4, 5)
     assert any("quota" in reason for reason in settings.reasons)
     with pytest.raises(UsageError, match="may use 8 cpus"):
         choose_settings(cpu, threads=9)

@@ -209,7 +209,7 @@ def test_auto_lr_multiplies_the_rate_by_the_processes() -> None:
 def test_a_scheduler_works_with_precision_16() -> None:
     net = make_net()
     runner = TorchNano(precision=16)
-    with runner._work(runner._world, None):
+    with runner._work(runner._world, 1):
         model, optimizer = runner.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
         runner.backward(model(torch.ones(2, 4)).sum())

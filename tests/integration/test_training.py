@@ -93,7 +93,7 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one_bit_by_bit(
     settings = {"print_interval": 1, "no_aug_epochs": 1.0}
     whole = train(make_config(scenes, tmp_path / "whole", **settings))
     first = train(make_config(scenes, tmp_path / "parts", **settings), callbacks=[StopAt(stop)])
-    assert (first.stopped, first.steps) == ("signal", stop)
+    assert (first.stopped, first.steps) == ("signal 15", stop)
     second = train(make_config(scenes, tmp_path / "parts", resume=True, **settings))
     assert (second.stopped, second.steps, whole.steps) == ("", 12, 12)
     a, b = (load_checkpoint(tmp_path / name / "weights" / "last.pt") for name in ("whole", "parts"))
@@ -255,6 +255,20 @@ def test_a_resumed_run_says_that_its_data_changed(tmp_path: Path, caplog: pytest
         records.path(i).write_bytes(records.path(i).read_bytes() + b" ")
     train(make_config(tmp_path / "set", tmp_path / "run", resume=True, **settings))
     assert "The data changed since the run began" in caplog.text
+
+
+def test_resuming_with_another_model_is_refused_and_leaves_the_folder_as_it_was(scenes: Path, tmp_path: Path) -> None:
+    train(make_config(scenes, tmp_path, steps=2))
+    before = (tmp_path / "args.yaml").read_bytes()
+    with pytest.raises(CheckpointError, match=r"model was 'yolox_nano' and is 'yolox_tiny'"):
+        train(make_config(scenes, tmp_path, steps=2, resume=True, model="yolox_tiny"))
+    assert (tmp_path / "args.yaml").read_bytes() == before
+
+
+def test_weights_that_are_no_numbers_are_never_saved(scenes: Path, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=r"no longer numbers|The loss of step"):
+        train(make_config(scenes, tmp_path, lr_per_image=1e8, steps=4, print_interval=100))
+    assert not (tmp_path / "weights" / "last.pt").exists()
 
 
 def test_frozen_parts_do_not_move(scenes: Path, tmp_path: Path) -> None:

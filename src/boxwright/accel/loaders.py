@@ -4,7 +4,7 @@ import math
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,8 @@ class ShareOfBatches(Sampler[list[int]]):
     """Every n-th batch of a user's own batch sampler; all processes get the same number of batches.
 
     Every process draws the same batches, from the seed and the epoch, and takes its own. Where they can't be dealt out
-    evenly, the first ones come again at the end.
+    evenly, the first ones come again at the end. Of a sampler without a length, which may be endless, each process
+    takes every n-th batch as they come: it must give all processes the same ones.
     """
 
     def __init__(self, batches: Iterable[list[int]], rank: int, world_size: int, seed: int) -> None:
@@ -42,8 +43,8 @@ class ShareOfBatches(Sampler[list[int]]):
             return islice(iter(self.batches), self._rank, None, self._world_size)
         with _seeded(self._seed + self._epoch):
             drawn = list(self.batches)
-        drawn += drawn[: -len(drawn) % self._world_size]
-        return iter(drawn[self._rank :: self._world_size])
+        whole = math.ceil(len(drawn) / self._world_size) * self._world_size
+        return islice(cycle(drawn), self._rank, whole, self._world_size)
 
     def __len__(self) -> int:
         return math.ceil(len(self.batches) / self._world_size)  # type: ignore[arg-type]

@@ -164,6 +164,11 @@ class TorchNano:
         return self._world.is_first
 
     @property
+    def is_external(self) -> bool:
+        """Whether an outer launcher (torchrun, Slurm) has started the processes."""
+        return self._external.world_size > 1
+
+    @property
     def is_distributed(self) -> bool:
         """Whether there is more than one process."""
         return self._world.world_size > 1
@@ -186,7 +191,10 @@ class TorchNano:
         Raises:
             UsageError: something is neither a model, an optimizer nor a loader.
         """
-        module = self._setup_model(model, [o for item in rest for o in _as_list(item) if isinstance(o, Optimizer)])
+        optimizers = [o for item in rest for o in _as_list(item) if isinstance(o, Optimizer)]
+        if self._scaler is not None and len(optimizers) > 1:
+            raise UsageError("precision='16' scales the loss for one optimizer. Use precision='bf16' with several.")
+        module = self._setup_model(model, optimizers)
         ready: list[Any] = [module]
         for item in rest:
             many = isinstance(item, (list, tuple))
@@ -283,6 +291,19 @@ class TorchNano:
             target.load_state_dict(loaded.pop(name))
         return loaded
 
+    def free_bytes(self) -> int:
+        """Return how much memory the processes of this machine may still fill together."""
+        return self._device.free_bytes() * (1 if self._place.type == "cpu" else self._world.local_world_size)
+
+    def scaler_state(self) -> dict[str, Any]:
+        """Return what the loss scaler of fp16 remembers, for a checkpoint; empty in other precisions."""
+        return {} if self._scaler is None else self._scaler.state_dict()
+
+    def load_scaler_state(self, state: Mapping[str, Any]) -> None:
+        """Take up what `scaler_state` returned."""
+        if self._scaler is not None and state:
+            self._scaler.load_state_dict(dict(state))
+
     @staticmethod
     def seed_everything(seed: int) -> int:
         """Set torch's, numpy's and Python's random numbers."""
@@ -338,7 +359,9 @@ class TorchNano:
             _log.debug("%s", line)
         if self._external.world_size > 1 or self.plan.processes == 1:
             world = self._external if self._external.world_size > 1 else World.single()
-            with self._work(world, threads=None):
+            worker = self.plan.workers[min(world.local_rank, self.plan.processes - 1)]
+            # Never more than torch has now: the user's OMP_NUM_THREADS is a limit too.
+            with self._work(world, min(worker.threads, torch.get_num_threads())):
                 return function(self, *args, **kwargs)
         job = _Job(self, function, args, kwargs)
         outcome = catalogue.load("launcher", self.plan.strategy)().run(job, self.plan.workers)
@@ -347,19 +370,20 @@ class TorchNano:
         return outcome.result
 
     @contextmanager
-    def _work(self, world: World, threads: int | None) -> Iterator[None]:
-        """Be one process of the run: rank, device, precision, process group."""
-        self._world, self._running = world, True
+    def _work(self, world: World, threads: int) -> Iterator[None]:
+        """Be one process of the run: rank, device, precision, threads, process group."""
         self._place = self._device.place(world.local_rank)
         self._scaler = self._device.make_scaler(self.plan.precision)
-        if threads is not None:
-            torch.set_num_threads(threads)
+        threads_before = torch.get_num_threads()
+        torch.set_num_threads(threads)
         if world.world_size > 1:
             distributed.init_process_group(self._device.collective, timeout=_COLLECTIVE_TIMEOUT)
+        self._world, self._running = world, True
         try:
             yield
         finally:
             self._running = False
+            torch.set_num_threads(threads_before)
             if world.world_size > 1:
                 gc.collect()  # gloo aborts at exit while a parallel model is still alive
                 distributed.destroy_process_group()

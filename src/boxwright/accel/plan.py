@@ -138,6 +138,11 @@ class Plan:
                 f"A batch of {batch} can't be shared by {processes} processes evenly. "
                 f"Use a batch of {batch - batch % processes or processes} or {batch + processes - batch % processes}."
             )
+        if cpu_for_each_process is not None and processes == 1:
+            raise UsageError(
+                "cpu_for_each_process pins processes that are started. One process stays where it is: use "
+                "num_processes=2 or more, or start the program with `taskset` or `boxwright run`."
+            )
         workers = tuple(make_workers(cpu, processes, cpu_for_each_process=cpu_for_each_process))
         if cpu.quota is not None:
             notes.append(f"the container's quota of {cpu.quota:g} cpus limits the threads")

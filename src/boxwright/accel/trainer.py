@@ -78,7 +78,7 @@ class Trainer(LightningTrainer):
 
     Args:
         num_processes: how many processes; 1 stays in this one.
-        use_ipex: use Intel's extension where it is installed and fits, else the same optimisations of stock PyTorch.
+        use_ipex: channels last and the optimisations of stock PyTorch; Intel's extension itself is for `TorchNano`.
         strategy: "subprocess" or "spawn"; anything else goes to Lightning, for one process.
         distributed_backend: the same as `strategy`.
         cpu_for_each_process: which cpus each process gets, instead of an even share.
@@ -102,7 +102,23 @@ class Trainer(LightningTrainer):
     ) -> None:
         ours = catalogue.names("launcher")
         if isinstance(strategy, str) and strategy in ours:
+            if distributed_backend not in (None, strategy):
+                raise UsageError(
+                    f"strategy={strategy!r} and distributed_backend={distributed_backend!r} mean the same thing. "
+                    "Give one of them."
+                )
             distributed_backend, strategy = strategy, None
+        if (num_processes or 1) > 1:
+            for name in ("devices", "num_nodes"):
+                if name in lightning:
+                    raise UsageError(
+                        f"{name}={lightning[name]!r} and num_processes={num_processes!r}: give one of them."
+                    )
+            if lightning.get("accelerator", "cpu") not in ("cpu", "auto"):
+                raise UsageError(
+                    f"num_processes={num_processes!r} is for the CPU. With accelerator={lightning['accelerator']!r} "
+                    "use Lightning's devices and strategy."
+                )
         if strategy is not None and (num_processes or 1) > 1:
             raise UsageError(
                 f"strategy={strategy!r} is Lightning's; with num_processes choose from: {', '.join(ours)}."
@@ -116,7 +132,10 @@ class Trainer(LightningTrainer):
             auto_lr=auto_lr,
             channels_last=channels_last or use_ipex,
         )
-        ipex.decide(use_ipex)  # says what happens instead; Lightning's own loops run on stock PyTorch
+        if ipex.decide(use_ipex):
+            raise UsageError(
+                "use_ipex=True with the installed extension is for TorchNano. Leave it out of the Trainer."
+            )
         if auto_lr:
             own = lightning.get("callbacks") or []
             lightning["callbacks"] = [

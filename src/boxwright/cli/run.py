@@ -4,6 +4,7 @@ import argparse
 import json
 
 from boxwright.cli.options import positive
+from boxwright.core.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,9 +20,9 @@ def run(args: argparse.Namespace) -> int:
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     settings = prepare(command, threads=args.threads)
-    if args.dry_run or args.json:
-        lines = settings.lines()
-        print(json.dumps(settings.to_dict()) if args.json else "\n".join(lines))
-        if args.dry_run:
-            return 0
+    if args.json and not args.dry_run:
+        raise UsageError("--json goes with --dry-run: otherwise stdout belongs to the program.")
+    if args.dry_run:
+        print(json.dumps(settings.to_dict()) if args.json else "\n".join(settings.lines()))
+        return 0
     return become(command, settings)

@@ -17,9 +17,9 @@ _ALIASES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments."""
-    parser.add_argument("-n", "--name", default="yolox_nano", help="the model's name (default yolox_nano)")
+    parser.add_argument("-n", "--name", help="the model's name (default yolox_nano)")
     parser.add_argument(
-        "--data", *_ALIASES["--data"], metavar="PATH", type=Path, required=True, help="a set in COCO, VOC or YOLO form"
+        "--data", *_ALIASES["--data"], metavar="PATH", type=Path, help="a set in COCO, VOC or YOLO form"
     )
     parser.add_argument("-b", "--batch", *_ALIASES["--batch"], metavar="N", help="images a step, or auto (default 16)")
     parser.add_argument("-c", "--ckpt", metavar="FILE", type=Path, help="start from these weights (.pth or ours)")
@@ -54,8 +54,15 @@ def run(args: argparse.Namespace) -> int:
     from boxwright.recipes.models import normalise_name
     from boxwright.recipes.runs import new_run_folder
 
-    name = normalise_name(args.name)
-    catalogue.find("model", name)
+    if args.resume and args.out is not None and args.config is None and (args.out / "args.yaml").is_file():
+        args.config = args.out / "args.yaml"  # a run goes on with its own settings; what is given besides is on top
+    if args.data is None and args.config is None:
+        raise UsageError("There is nothing to train on. Name a labelled set with --data PATH.")
+    name = None if args.name is None else normalise_name(args.name)
+    if name is None and args.config is None and not any(w.startswith("model") for w in args.settings):
+        name = "yolox_nano"
+    if name is not None:
+        catalogue.find("model", name)
     train = catalogue.load("recipe", "train")
     config_class = catalogue.load("recipe", "train_config")
     if args.batch not in (None, "auto") and not (args.batch.isdecimal() and int(args.batch) > 0):
@@ -90,4 +97,4 @@ def run(args: argparse.Namespace) -> int:
     else:
         best = f"best AP {result.best['AP']:.4f} AP50 {result.best['AP50']:.4f}, " if result.best else ""
         print(f"{result.steps} steps, {best}{result.images_per_s:.1f} images/s: {result.checkpoint}")
-    return 143 if result.stopped == "signal" else 0
+    return {"signal 15": 143, "signal 2": 130}.get(result.stopped, 0)

@@ -44,6 +44,10 @@ class Device(Protocol):
         """Do what the device wants after backward and after the optimizer's step."""
         ...
 
+    def free_bytes(self) -> int:
+        """Return how much memory this process's device has left."""
+        ...
+
     def synchronize(self) -> None:
         """Wait until all work given to the device is done."""
         ...

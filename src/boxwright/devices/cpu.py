@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from boxwright.core.cpu import Cpu, read_cpu
+from boxwright.core.memory import read_memory
 from boxwright.core.types import Precision
 from boxwright.devices.support import Support, cpu_support
 
@@ -43,6 +44,10 @@ class CpuDevice:
 
     def end_of_step(self) -> None:
         """Do nothing: CPU work is done when it returns."""
+
+    def free_bytes(self) -> int:
+        """Return the memory that the machine, or the container, has left."""
+        return read_memory().usable_bytes
 
     def synchronize(self) -> None:
         """Do nothing: CPU work is done when it returns."""

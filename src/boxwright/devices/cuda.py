@@ -54,6 +54,10 @@ class CudaDevice:
     def end_of_step(self) -> None:
         """Do nothing: the stream goes on by itself."""
 
+    def free_bytes(self) -> int:
+        """Return the current GPU's free memory."""
+        return int(torch.cuda.mem_get_info()[0])
+
     def synchronize(self) -> None:
         """Wait for the current GPU."""
         torch.cuda.synchronize()

@@ -40,7 +40,8 @@ def choose_settings(cpu: Cpu, threads: int | None = None) -> ProgramSettings:
     if threads is not None and threads > len(cpu.allowed):
         raise UsageError(f"threads={threads!r}, but this process may use {len(cpu.allowed)} cpus.")
     count = threads or cpu.usable_cores
-    cores = cpu.cores[:count] if count <= len(cpu.cores) else cpu.cores
+    # Under a quota the cores stay free to choose: every container would otherwise sit on the same first ones.
+    cores = cpu.cores[:count] if threads is not None else cpu.cores
     cpus = tuple(sorted(one for core in cores for one in core.cpus))
     reasons = [f"{count} threads: {'as asked' if threads else 'one for each usable physical core'}"]
     if cpu.quota is not None:

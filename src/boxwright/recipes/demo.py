@@ -67,6 +67,8 @@ def run_demo(folder: Path, *, steps: int, seed: int = 0, images: int = 400, held
     )
     _log.info("Training yolox_nano for %d steps of %d images.", config.steps, config.batch)
     result = train(config)
+    if result.stopped:
+        raise KeyboardInterrupt
     with Predictor.load(result.checkpoint, thresholds=OFFICIAL) as predictor:
         score = evaluate(predictor, unseen)
     for line in score.metrics.lines():

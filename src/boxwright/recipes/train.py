@@ -6,10 +6,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import yaml
+
+from boxwright.accel.checkpoint import load_checkpoint
 from boxwright.accel.nano import TorchNano
 from boxwright.core import catalogue
 from boxwright.core.config import to_yaml
-from boxwright.core.errors import UsageError
+from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.log import get_logger
 from boxwright.recipes.training.config import TrainConfig
 from boxwright.recipes.training.curves import draw_curves, write_report
@@ -19,6 +22,8 @@ from boxwright.recipes.training.loop import Progress, TrainResult, run_worker
 __all__ = ["TrainConfig", "TrainResult", "train"]
 
 _log = get_logger(__name__)
+# What weights and optimizer in a checkpoint depend on.
+_FIXED = {"model", "freeze", "momentum", "weight_decay", "size_hw", "ema", "train_split", "val_split", "val", "seed"}
 
 
 def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: Progress | None = None) -> TrainResult:
@@ -54,18 +59,44 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
         seed=config.seed,
         broadcast_buffers=False,
     )
+    if nano.is_external:
+        raise UsageError(
+            "boxwright train starts its processes itself. Start it without torchrun or srun, with --num_processes."
+        )
     folder.mkdir(parents=True, exist_ok=True)
     with _only_one(folder):
+        if config.resume:
+            _refuse_other_run(last, config)
         (folder / "args.yaml").write_text(to_yaml(config), encoding="utf-8")
         plan = nano.plan.lines()
         (folder / "plan.txt").write_text("\n".join(plan) + "\n", encoding="utf-8")
         for line in plan:
             _log.info("%s", line)
         in_process = nano.plan.strategy == "none"
-        result = nano.launch(run_worker, config, tuple(callbacks), progress if in_process else None)
+        level = get_logger().getEffectiveLevel()
+        result = nano.launch(run_worker, config, tuple(callbacks), progress if in_process else None, level)
         draw_curves(folder)
         write_report(folder, result.to_dict(), plan)
     return result
+
+
+def _refuse_other_run(last: Path, config: TrainConfig) -> None:
+    """Compare with the settings of the run that is to go on, before anything in its folder is written.
+
+    Raises:
+        CheckpointError: there is nothing to go on from, or a setting that a run can't change is another one.
+    """
+    before, now = yaml.safe_load(load_checkpoint(last)["config"]), yaml.safe_load(to_yaml(config))
+    changed = {key for key in now if before.get(key) != now[key]} - {"resume", "output_dir", "data", "ckpt", "workers"}
+    fixed = sorted(changed & _FIXED)
+    if fixed:
+        told = ", ".join(f"{key} was {before.get(key)!r} and is {now[key]!r}" for key in fixed)
+        raise CheckpointError(
+            f"This is another run than the one in {str(last.parent.parent)!r}: {told}. Use its settings."
+        )
+    if changed:
+        told = ", ".join(f"{key} ({before.get(key)!r}, now {now[key]!r})" for key in sorted(changed))
+        _log.warning("Changed since the run began: %s. It goes on, but not bit by bit.", told)
 
 
 @contextmanager

@@ -19,7 +19,10 @@ def read_metrics(folder: Path) -> tuple[list[dict[str, float]], list[dict[str, f
     steps: dict[float, dict[str, float]] = {}
     scores: dict[float, dict[str, float]] = {}
     for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-        values = json.loads(line)
+        try:
+            values = json.loads(line)
+        except ValueError:  # a line that a full disk or a power cut has torn
+            continue
         (scores if "AP" in values else steps)[values["step"]] = values
     return [steps[s] for s in sorted(steps)], [scores[s] for s in sorted(scores)]
 

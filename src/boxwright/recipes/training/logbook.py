@@ -63,7 +63,7 @@ class ResultsCsv:
     """`results.csv`: a line for each evaluation."""
 
     def __init__(self, path: Path, *, resume: bool) -> None:
-        self._new = not (resume and path.exists())
+        self._new = not (resume and path.exists() and path.stat().st_size)
         self._file = path.open("a" if resume else "w", encoding="utf-8", newline="")
         self._writer = csv.writer(self._file, lineterminator="\n")
 

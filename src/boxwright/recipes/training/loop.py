@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from logging import WARNING
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,10 +19,10 @@ from torch import Tensor, nn
 from boxwright.accel.checkpoint import load_checkpoint, save_checkpoint
 from boxwright.accel.ema import WeightAverage
 from boxwright.accel.nano import TorchNano
+from boxwright.core import log
 from boxwright.core.config import to_dict, to_yaml
 from boxwright.core.errors import BoxwrightError, CheckpointError, UsageError
 from boxwright.core.log import get_logger
-from boxwright.core.memory import read_memory
 from boxwright.core.spec import Spec
 from boxwright.data.batch import Batch
 from boxwright.data.dataset import DetectionDataset
@@ -54,8 +55,8 @@ class TrainResult:
         last: metrics of the last one.
         steps: how many steps the run has done.
         images_per_s: of whole training, data included, evaluation not.
-        stopped: why it ended early: "", "patience" or "signal".
-        final_loss: the last step's.
+        stopped: why it ended early: "", "patience", or "signal" and its number.
+        final_loss: the last step's; None where no step was left to do.
         peak_mb: the most memory that the first process had.
     """
 
@@ -65,7 +66,7 @@ class TrainResult:
     steps: int
     images_per_s: float
     stopped: str
-    final_loss: float
+    final_loss: float | None
     peak_mb: float
 
     def to_dict(self) -> dict[str, Any]:
@@ -77,7 +78,7 @@ class TrainResult:
             "steps": self.steps,
             "images_per_s": round(self.images_per_s, 2),
             "stopped": self.stopped,
-            "final_loss": round(self.final_loss, 4),
+            "final_loss": None if self.final_loss is None else round(self.final_loss, 4),
             "peak_mb": round(self.peak_mb),
         }
 
@@ -102,6 +103,7 @@ class Training:
         self.nano, self.config, self._progress = nano, config, progress
         torch.manual_seed(config.seed)
         folder = config.output_dir
+        saved = load_checkpoint(folder / "weights" / "last.pt") if config.resume else None
         train_records, self.held_out = read_sets(config)
         self.records = leave_out_bad(nano, train_records, self.held_out, config)
         self.size_hw = config.size_hw or SIZES[config.model].input_hw
@@ -115,7 +117,7 @@ class Training:
         if config.ckpt is not None:
             _log.info("%s: %s", config.ckpt.name, load_weights(network, read_state(config.ckpt)[0]).sentence())
         self._frozen_norms = freeze(network, config.freeze)
-        self.batch = config.batch or self._choose_batch(network)
+        self.batch = config.batch or self._choose_batch(network, saved)
         share = nano.world_size * config.accumulate
         if self.batch % share:
             raise UsageError(
@@ -139,8 +141,8 @@ class Training:
         self._fingerprint = ""
         if nano.is_global_zero:
             self._fingerprint = self._lock_data(folder / "data.lock")
-        if config.resume:
-            self._resume()
+        if saved is not None:
+            self._resume(saved)
         self.callbacks: list[Callback] = []
         if nano.is_global_zero:
             self.callbacks = [*make_callbacks(folder, config.loggers, resume=config.resume), *callbacks]
@@ -163,7 +165,7 @@ class Training:
 
     def _run(self) -> TrainResult:
         stopped = ""
-        final_loss = float("nan")
+        last_losses: Losses | None = None
         last_save = time.perf_counter()
         with _signals() as asked_to_stop:
             while self.state.step < self.course.total_steps and not stopped:
@@ -171,11 +173,13 @@ class Training:
                 dataset = self.dataset.with_recipe(self.dataset.recipe.no_aug()) if last_phase else self.dataset  # type: ignore[union-attr]
                 with self._open_loader(dataset) as loader:
                     for losses in self._steps(loader):
-                        final_loss = self._after_step(losses)
+                        last_losses = losses
+                        self._after_step(losses)
                         if asked_to_stop and self.nano.is_global_zero:
-                            stopped = "signal"
+                            stopped = f"signal {asked_to_stop[0]}"
                             break
                         if self._evaluation_is_due():
+                            self._save()  # a signal while scoring must not cost the epoch
                             if self._evaluate():
                                 stopped = "patience"
                             self._save()
@@ -196,7 +200,7 @@ class Training:
             steps=self.state.step,
             images_per_s=self._trained_images / max(self._trained_s, 1e-9),
             stopped=stopped,
-            final_loss=final_loss,
+            final_loss=None if last_losses is None else float(last_losses.total.detach()),
             peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         )
 
@@ -246,13 +250,13 @@ class Training:
                 self.nano.backward(losses.total / self.config.accumulate)
         return losses
 
-    def _after_step(self, losses: Losses) -> float:
-        """Tell what there is to tell; return the loss where it was looked at."""
+    def _after_step(self, losses: Losses) -> None:
+        """Tell what there is to tell."""
         step, total = self.state.step, self.course.total_steps
         if self._progress is not None and self.nano.is_global_zero:
             self._progress(step, total)
         if step % self.config.print_interval and step != total:
-            return float("nan")
+            return
         self._check_losses()
         values = {name: float(value.detach()) for name, value in losses._asdict().items()}
         values["lr"] = self.curve(step - 1)
@@ -267,7 +271,6 @@ class Training:
             )  # fmt: skip
             for callback in self.callbacks:
                 callback.on_step(step, values)
-        return values["total"]
 
     def _check_losses(self) -> None:
         """Name the first step since the last look whose loss is not a number; one host read for all of them.
@@ -337,6 +340,13 @@ class Training:
         self._check_losses()
         if not self.nano.is_global_zero:
             return
+        norms = torch._foreach_norm([p.detach() for p in self.network.parameters()])
+        if not torch.stack(list(norms)).isfinite().all():
+            raise BoxwrightError(
+                f"After step {self.state.step} the weights are no longer numbers, so they are not saved. The last "
+                f"good checkpoint is in {str(self.config.output_dir / 'weights')!r}. Lower lr_per_image, or set "
+                "clip_norm=35."
+            )
         folder = self.config.output_dir / "weights"
         save_checkpoint(
             folder / "last.pt",
@@ -351,6 +361,7 @@ class Training:
                 "average": self.average.model.state_dict(),
                 "average_steps": self.average.steps,
                 "optimizer": self._inner_optimizer.state_dict(),
+                "scaler": self.nano.scaler_state(),
                 "rng": torch.get_rng_state(),
                 "data": self._fingerprint,
                 "course": [self.course.total_steps, self.course.steps_per_epoch, self.batch],
@@ -361,13 +372,12 @@ class Training:
         )
         save_weights(folder / "last.safetensors", self.average.model if self.config.ema else self.network, self.spec)
 
-    def _resume(self) -> None:
+    def _resume(self, saved: dict[str, Any]) -> None:
         """Take up a run where its last whole checkpoint left it, and say what is not as it was.
 
         Raises:
-            CheckpointError: there is none, or it is of another run.
+            CheckpointError: it is of another run.
         """
-        saved = load_checkpoint(self.config.output_dir / "weights" / "last.pt")
         course = [self.course.total_steps, self.course.steps_per_epoch, self.batch]
         if saved["course"] != course:
             raise CheckpointError(
@@ -378,6 +388,8 @@ class Training:
         changes = []
         if self._fingerprint and saved["data"] != self._fingerprint:
             changes.append("the data")
+        if self.nano.is_distributed:
+            changes.append("each process's own batch-norm statistics, of which the first one's were saved")
         if saved["world_size"] != self.nano.world_size:
             changes.append(f"the number of processes ({saved['world_size']} then, {self.nano.world_size} now)")
         if saved["threads"] != torch.get_num_threads():
@@ -388,6 +400,7 @@ class Training:
         self.average.model.load_state_dict(saved["average"])
         self.average.steps = saved["average_steps"]
         self._inner_optimizer.load_state_dict(saved["optimizer"])
+        self.nano.load_scaler_state(saved["scaler"])
         torch.set_rng_state(saved["rng"])
         self.state = _State(
             step=saved["step"],
@@ -409,11 +422,16 @@ class Training:
             now.write_lock(path)
         return now.digest
 
-    def _choose_batch(self, network: nn.Module) -> int:
-        free = read_memory().usable_bytes
-        if self.nano.device.type != "cpu":
-            free = torch.accelerator.get_memory_info()[0] * self.nano.world_size
-        return choose_batch(network, self.size_hw, free, self.nano.world_size, len(self.records))
+    def _choose_batch(self, network: nn.Module, saved: dict[str, Any] | None) -> int:
+        """Return the batch that fits, the same in every process and the same as before when a run goes on."""
+        if saved is not None:
+            return int(saved["course"][2])
+        batch = 0
+        if self.nano.is_global_zero:
+            free = self.nano.free_bytes()
+            batch = choose_batch(network, self.size_hw, free, self.nano.world_size, len(self.records))
+        share = self.nano.world_size * self.config.accumulate
+        return max(int(self.nano.broadcast(batch)) // share, 1) * share
 
 
 def _average_norms(nano: TorchNano, network: nn.Module) -> None:
@@ -453,11 +471,17 @@ def _clock(seconds: float) -> str:
 
 
 def run_worker(
-    nano: TorchNano, config: TrainConfig, callbacks: Sequence[Callback] = (), progress: Progress | None = None
+    nano: TorchNano,
+    config: TrainConfig,
+    callbacks: Sequence[Callback] = (),
+    progress: Progress | None = None,
+    level: int | None = None,
 ) -> TrainResult:
-    """Train in this process. Only this function and the config cross the border to a worker."""
-    from boxwright.core import log
+    """Train in this process. Only this function and the config cross the border to a worker.
 
-    if nano.is_distributed:
+    `level` is the starting process's log level, for processes that it starts.
+    """
+    if nano.is_distributed and level is not None:
         log.configure("normal" if nano.is_global_zero else "quiet")
+        log.get_logger().setLevel(level if nano.is_global_zero else max(level, WARNING))
     return Training(nano, config, callbacks, progress).run()
