@@ -275,11 +275,15 @@ def test_an_outer_launcher_is_used_instead_of_starting_processes(tmp_path: Path)
     script = tmp_path / "script.py"
     script.write_text(
         "import torch\n"
+        "from pathlib import Path\n"
         "from boxwright.accel.nano import TorchNano\n"
         "def job(runner):\n"
-        "    print(runner.global_rank, runner.world_size, int(runner.all_reduce(torch.ones(1), 'sum')), flush=True)\n"
+        "    total = int(runner.all_reduce(torch.ones(1), 'sum'))\n"
+        "    text = f'{runner.global_rank} {runner.world_size} {total}'\n"
+        "    (Path(__file__).parent / f'rank_{runner.global_rank}').write_text(text)\n"
         "TorchNano().launch(job)\n"
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180)
-    assert sorted(done.stdout.split("\n")[:2]) == ["0 2 2", "1 2 2"], done.stderr
+    assert done.returncode == 0, done.stderr
+    assert [(tmp_path / f"rank_{r}").read_text() for r in (0, 1)] == ["0 2 2", "1 2 2"]
