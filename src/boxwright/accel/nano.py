@@ -1,7 +1,7 @@
 """TorchNano: keep your own training loop, change a handful of lines, get processes, pinned cores and precision.
 
-Built on torch's DistributedDataParallel directly. Lightning's Fabric was tried first: it turns precision 16 on a CPU
-into bf16 without a word, brings 115 MB and two seconds of imports, and its part of the work is what this file holds.
+Built on torch's DistributedDataParallel directly rather than on Lightning's Fabric, which turns precision 16 on a CPU into
+bf16 without a word and makes every worker import all of Lightning.
 """
 
 import gc
