@@ -1,7 +1,7 @@
 """TorchNano: keep your own training loop, change a handful of lines, get processes, pinned cores and precision.
 
-Built on torch's DistributedDataParallel directly rather than on Lightning's Fabric, which turns precision 16 on a CPU into
-bf16 without a word and makes every worker import all of Lightning.
+Built on torch's DistributedDataParallel directly rather than on Lightning's Fabric, which turns precision 16 on a CPU
+into bf16 without a word and makes every worker import all of Lightning.
 """
 
 import gc
