@@ -2,30 +2,51 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from boxwright.core.catalogue import find, load
 from boxwright.core.errors import CheckpointError, UsageError
+from boxwright.core.signature import Array, Signature
 from boxwright.core.spec import Spec
-from boxwright.core.types import Precision
-from boxwright.runtimes.base import Runtime, Session
+from boxwright.runtimes.base import Choice, Graph, Runtime, Tuning
+from boxwright.runtimes.calibrate import Calibration
+from boxwright.runtimes.detector import DetectorSession
+from boxwright.runtimes.parity import distance
 
-FORMAT = 1
+FORMAT = 2
+GOLDEN = "golden.npz"
 _FILE = "artifact.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """What `artifact.json` says."""
+    """What `artifact.json` says.
 
-    runtime: str
-    precision: Precision
-    spec: Spec
-    files: dict[str, str]
-    versions: dict[str, str]
+    Attributes:
+        choice: runtime, precision and layout.
+        signature: what the model takes and gives.
+        spec: what a detector detects; None for any other model.
+        files: SHA-256 of every file.
+        versions: packages that wrote it.
+        recipe: how it was converted, in the runtime's own words.
+        distance: how far its outputs were from the original's on the golden inputs when it was written.
+        measured: figures of an optimiser's report (latency, accuracy, machine).
+    """
+
+    choice: Choice
+    signature: Signature
+    spec: Spec | None
+    files: Mapping[str, str]
+    versions: Mapping[str, str]
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    distance: float | None = None
+    measured: Mapping[str, Any] = field(default_factory=dict)
 
 
 def is_artifact(path: Path) -> bool:
@@ -33,39 +54,62 @@ def is_artifact(path: Path) -> bool:
     return (path / _FILE).is_file()
 
 
-def write_artifact(model: Any, spec: Spec, folder: Path, *, runtime: str) -> Artifact:
+def write_artifact(
+    source: Any,
+    choice: Choice,
+    folder: Path,
+    *,
+    spec: Spec | None = None,
+    calibration: Calibration | None = None,
+    golden: Sequence[Array] | None = None,
+) -> Artifact:
     """Convert a model into a new artifact folder and return its description.
 
+    Args:
+        source: a `runtimes.source.Source`.
+        choice: the runtime and what it shall do.
+        folder: where to; must be empty or not exist.
+        spec: what the model detects, if it is a detector.
+        calibration: inputs for an int8 conversion.
+        golden: flat inputs of one request that are kept with the original's outputs, for the check on other machines
+            (default: the source's example).
+
     Raises:
-        UsageError: the folder exists and is not empty, or there is no such runtime.
+        UsageError: the folder exists and is not empty, or there is no such runtime or choice.
         ConversionError: the model can't be converted.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{str(folder)!r} is no empty folder. Choose a new folder for the artifact.")
-    back_end: Runtime = load("runtime", runtime)()
+    back_end: Runtime = load("runtime", choice.runtime)()
     folder.mkdir(parents=True, exist_ok=True)
-    back_end.convert(model, spec, folder)
-    packages = ("boxwright", "numpy", *find("runtime", runtime).packages)
+    recipe = back_end.convert(source, choice, folder, calibration)
+    inputs = [np.asarray(a) for a in (golden if golden is not None else source.example)]
+    expected = source.run(inputs)
+    graph = back_end.load(folder, choice, source.signature, Tuning())
+    try:
+        found = distance(graph.run(source.signature.check(inputs)), expected)
+    finally:
+        graph.close()
+    arrays = {f"input_{i}": a for i, a in enumerate(inputs)} | {f"output_{i}": a for i, a in enumerate(expected)}
+    np.savez_compressed(folder / GOLDEN, **arrays)
+    packages = ("boxwright", "numpy", *find("runtime", choice.runtime).packages)
     artifact = Artifact(
-        runtime=runtime,
-        precision=Precision.FP32,
+        choice=choice,
+        signature=source.signature,
         spec=spec,
-        files={p.name: _sha256(p) for p in sorted(folder.iterdir()) if p.is_file()},
+        files={str(p.relative_to(folder)): _sha256(p) for p in sorted(folder.rglob("*")) if p.is_file()},
         versions={p: _version(p) for p in packages},
+        recipe=recipe,
+        distance=found,
     )
-    text = json.dumps(
-        {
-            "format": FORMAT,
-            "runtime": artifact.runtime,
-            "precision": str(artifact.precision),
-            "spec": spec.to_dict(),
-            "files": artifact.files,
-            "versions": artifact.versions,
-        },
-        indent=1,
-        ensure_ascii=False,
-    )
-    (folder / _FILE).write_text(text + "\n", encoding="utf-8")
+    _write(artifact, folder)
+    return artifact
+
+
+def add_measurements(folder: Path, measured: Mapping[str, Any]) -> Artifact:
+    """Put figures into an artifact's description and return it."""
+    artifact = replace(read_artifact(folder), measured=dict(measured))
+    _write(artifact, folder)
     return artifact
 
 
@@ -73,7 +117,7 @@ def read_artifact(folder: Path) -> Artifact:
     """Return the description of an artifact folder, its files checked against their hashes.
 
     Raises:
-        CheckpointError: the description can't be read, is of a newer format, or a file is missing or changed.
+        CheckpointError: the description can't be read, is of another format, or a file is missing or changed.
     """
     try:
         values = json.loads((folder / _FILE).read_text(encoding="utf-8"))
@@ -82,12 +126,20 @@ def read_artifact(folder: Path) -> Artifact:
                 f"{str(folder)!r} was written by a newer Boxwright (format {values['format']}, not {FORMAT}). "
                 "Run: pip install -U boxwright"
             )
+        if values["format"] < FORMAT:
+            raise CheckpointError(
+                f"{str(folder)!r} was written by an older Boxwright (format {values['format']}, not {FORMAT}). "
+                "Convert the model again."
+            )
         artifact = Artifact(
-            runtime=values["runtime"],
-            precision=Precision.parse(values["precision"]),
-            spec=Spec.from_dict(values["spec"]),
+            choice=Choice.from_dict(values["choice"]),
+            signature=Signature.from_dict(values["signature"]),
+            spec=None if values["spec"] is None else Spec.from_dict(values["spec"]),
             files=dict(values["files"]),
             versions=dict(values["versions"]),
+            recipe=dict(values["recipe"]),
+            distance=values["distance"],
+            measured=dict(values["measured"]),
         )
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise CheckpointError(f"{str(folder / _FILE)!r} can't be read: {error!r}") from error
@@ -103,11 +155,58 @@ def read_artifact(folder: Path) -> Artifact:
     return artifact
 
 
-def open_artifact(folder: Path) -> Session:
-    """Return a session over an artifact folder."""
+def read_golden(folder: Path) -> tuple[list[Array], list[Array]]:
+    """Return the golden inputs and the original model's outputs for them.
+
+    Raises:
+        CheckpointError: the file can't be read.
+    """
+    try:
+        with np.load(folder / GOLDEN) as arrays:
+            return tuple(  # type: ignore[return-value] # two of them
+                [arrays[f"{kind}_{i}"] for i in range(sum(name.startswith(kind) for name in arrays.files))]
+                for kind in ("input", "output")
+            )
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{str(folder / GOLDEN)!r} can't be read: {error!r}") from error
+
+
+def open_graph(folder: Path, tuning: Tuning | None = None) -> Graph:
+    """Return a loaded artifact of any model."""
     artifact = read_artifact(folder)
-    back_end: Runtime = load("runtime", artifact.runtime)()
-    return back_end.load(folder, artifact.spec)
+    back_end: Runtime = load("runtime", artifact.choice.runtime)()
+    return back_end.load(folder, artifact.choice, artifact.signature, tuning or Tuning())
+
+
+def open_artifact(folder: Path, tuning: Tuning | None = None) -> DetectorSession:
+    """Return a session over the artifact of a detector.
+
+    Raises:
+        CheckpointError: it is no detector's.
+    """
+    artifact = read_artifact(folder)
+    if artifact.spec is None:
+        raise CheckpointError(
+            f"The artifact {str(folder)!r} is not a detector's. Load it with InferenceOptimizer.load(folder)."
+        )
+    return DetectorSession(open_graph(folder, tuning), artifact.spec)
+
+
+def _write(artifact: Artifact, folder: Path) -> None:
+    values = {
+        "format": FORMAT,
+        "choice": artifact.choice.to_dict(),
+        "signature": artifact.signature.to_dict(),
+        "spec": None if artifact.spec is None else artifact.spec.to_dict(),
+        "files": dict(artifact.files),
+        "versions": dict(artifact.versions),
+        "recipe": dict(artifact.recipe),
+        "distance": artifact.distance,
+        "measured": dict(artifact.measured),
+    }
+    temporary = folder / f"{_FILE}.new"
+    temporary.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    temporary.replace(folder / _FILE)
 
 
 def _sha256(path: Path) -> str:

@@ -1,16 +1,92 @@
-"""The seam of the runtimes: a model is converted to a folder, and a folder is loaded into a session."""
+"""The seam of the runtimes: a model is converted to a folder, and a folder is loaded into a graph."""
 
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.core.signature import Array, Signature
 from boxwright.core.spec import Spec
+from boxwright.core.types import Precision
+from boxwright.runtimes.calibrate import Calibration
+
+Hint = Literal["latency", "throughput"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """How a model is converted: the runtime, and what it shall make of the numbers.
+
+    Attributes:
+        runtime: a name of the catalogue.
+        precision: the number format of the heavy layers.
+        channels_last: whether image tensors lie channels last inside.
+        mode: which way, where a runtime has several for one precision (ONNX Runtime's "qlinear" and "integer").
+    """
+
+    runtime: str
+    precision: Precision = Precision.FP32
+    channels_last: bool = False
+    mode: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the choice as plain JSON values."""
+        return {
+            "runtime": self.runtime,
+            "precision": str(self.precision),
+            "channels_last": self.channels_last,
+            "mode": self.mode,
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Choice":
+        """Return the choice that `to_dict` described."""
+        return cls(
+            runtime=str(values["runtime"]),
+            precision=Precision.parse(values["precision"]),
+            channels_last=bool(values["channels_last"]),
+            mode=str(values["mode"]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """How a loaded model uses the machine; None leaves it to the runtime, within this process's cores.
+
+    Attributes:
+        threads: computing threads for one request.
+        hint: the fastest answer to one request, or the most answers in a second.
+        streams: requests computed side by side, where the runtime can do that itself.
+    """
+
+    threads: int | None = None
+    hint: Hint = "latency"
+    streams: int | None = None
+
+
+class Graph(Protocol):
+    """A loaded model of any kind: flat numpy arrays in, flat numpy arrays out."""
+
+    signature: Signature
+
+    def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        """Return the outputs for inputs that `signature.check` has seen; the caller owns the arrays."""
+        ...
+
+    def run_all(self, requests: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:
+        """Yield the outputs of many requests in their order, computed side by side where the runtime can."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the graph holds; closing twice is allowed."""
+        ...
 
 
 class Session(Protocol):
-    """A loaded model: numpy in, numpy out."""
+    """A loaded detector: numpy in, numpy out."""
 
     spec: Spec
 
@@ -28,18 +104,27 @@ class Runtime(Protocol):
 
     name: str
 
-    def convert(self, model: Any, spec: Spec, folder: Path) -> None:
-        """Write everything that `load` needs into the folder.
+    def convert(self, source: Any, choice: Choice, folder: Path, calibration: Calibration | None) -> dict[str, Any]:
+        """Write everything that `load` needs into the folder; return how it was done, as plain JSON values.
+
+        `source` is a `runtimes.source.Source`. `calibration` is there when the precision is int8.
 
         Raises:
             ConversionError: the model can't be converted.
+            UsageError: the runtime does not offer such a choice.
         """
         ...
 
-    def load(self, folder: Path, spec: Spec) -> Session:
-        """Return a session over a folder that `convert` filled.
+    def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> Graph:
+        """Return a graph over a folder that `convert` filled.
 
         Raises:
             CheckpointError: the folder's files can't be loaded.
         """
         ...
+
+
+def one_by_one(graph: Graph, requests: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:
+    """Yield the outputs of many requests, one after the other: `run_all` of a runtime with nothing better."""
+    for inputs in requests:
+        yield graph.run(inputs)

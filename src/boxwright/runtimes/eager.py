@@ -1,20 +1,22 @@
-"""PyTorch as it is: the network runs op by op in fp32."""
+"""PyTorch as it is: the network runs op by op."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import nn
 
-from boxwright.core import catalogue
-from boxwright.core.errors import CheckpointError, ConversionError
+from boxwright.core.errors import CheckpointError
+from boxwright.core.signature import Array, Signature
 from boxwright.core.spec import Spec
+from boxwright.runtimes.base import Choice, Tuning, one_by_one
+from boxwright.runtimes.calibrate import Calibration
+from boxwright.runtimes.source import Source
 
-_WEIGHTS = "weights.safetensors"
+_PROGRAM = "program.pt2"
 
 
 class EagerSession:
@@ -42,28 +44,54 @@ class EagerSession:
 
 
 class EagerRuntime:
-    """Keeps the weights as safetensors and rebuilds the network by its name in the catalogue."""
+    """Keeps the traced operators and weights in one file, and runs them one by one."""
 
     name = "eager"
 
-    def convert(self, model: Any, spec: Spec, folder: Path) -> None:
-        """Write the weights.
+    def convert(self, source: Source, choice: Choice, folder: Path, calibration: Calibration | None) -> dict[str, Any]:
+        """Write the exported program."""
+        program = export_program(source, source.flat())
+        torch.export.save(program, folder / _PROGRAM)
+        return {}
 
-        Raises:
-            ConversionError: the spec promises an output that the network does not give.
-        """
-        catalogue.find("model", spec.model)
-        if spec.output != "raw":
-            raise ConversionError(f"The network gives raw outputs, not output={spec.output!r}. Use output='raw'.")
-        state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
-        # Not save_file: it makes a file that no other user may read, such as the one a server runs as.
-        (folder / _WEIGHTS).write_bytes(save(state))
-
-    def load(self, folder: Path, spec: Spec) -> EagerSession:
-        """Return a session over the rebuilt network."""
-        model: nn.Module = catalogue.load("model", spec.model)(num_classes=spec.num_classes, act=spec.activation)
+    def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> "EagerGraph":
+        """Return a graph over the program's operators."""
         try:
-            model.load_state_dict(load_file(folder / _WEIGHTS))
-        except (RuntimeError, OSError, SafetensorError) as error:
-            raise CheckpointError(f"The weights in {str(folder)!r} don't fit {spec.model}: {error}") from error
-        return EagerSession(model, spec)
+            module = torch.export.load(folder / _PROGRAM).module()
+        except (RuntimeError, OSError, ValueError) as error:
+            raise CheckpointError(f"{str(folder / _PROGRAM)!r} can't be loaded: {error}") from error
+        return EagerGraph(module, signature)
+
+
+class EagerGraph:
+    """A torch module behind the graph seam."""
+
+    def __init__(self, module: nn.Module, signature: Signature) -> None:
+        self.signature = signature
+        self._module: nn.Module | None = module
+
+    def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        """Return the outputs for flat inputs."""
+        if self._module is None:
+            raise CheckpointError("This session is closed. Load the model again.")
+        with torch.inference_mode():
+            outputs = self._module(*(torch.from_numpy(np.ascontiguousarray(a)) for a in inputs))
+        return tuple(t.numpy() for t in outputs)
+
+    def run_all(self, requests: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:
+        """Yield the outputs of many requests, one after the other."""
+        return one_by_one(self, requests)
+
+    def close(self) -> None:
+        """Let go of the module."""
+        self._module = None
+
+
+def export_program(source: Source, module: nn.Module) -> Any:
+    """Return the exported program of a flat module, with a free batch where the source's is free."""
+    batch = torch.export.Dim("batch")
+    free = source.signature.free_batch
+    # A free axis of size 1 would be taken for fixed.
+    example = tuple(torch.cat((t, t)) if free and t.shape[0] == 1 else t for t in source.example)
+    shapes = (tuple({0: batch} for _ in example),) if free else None
+    return torch.export.export(module, example, dynamic_shapes=shapes, strict=False)

@@ -1,0 +1,130 @@
+"""`Signature`: what any model takes and gives, as flat arrays."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.core.errors import UsageError
+from boxwright.core.structure import Template, flatten, rebuild
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """One input or output: `shape` holds None where any size goes (the batch)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+
+    def accepts(self, array: Array) -> bool:
+        """Return whether an array has this type, and this shape where it is fixed."""
+        return str(array.dtype) == self.dtype and self.accepts_shape(array.shape)
+
+    def accepts_shape(self, shape: Sequence[int]) -> bool:
+        """Return whether a shape fits."""
+        return len(shape) == len(self.shape) and all(
+            want in (None, have) for want, have in zip(self.shape, shape, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """What a model takes and gives.
+
+    Attributes:
+        inputs: the arrays it takes, in the order of `flatten_call`.
+        outputs: the arrays it gives.
+        call: the template of (args, kwargs).
+        result: the template of what the model returns.
+    """
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    call: Template
+    result: Template
+
+    def flatten_call(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[Array]:
+        """Return the flat arrays of a call, in the types that the model was converted with.
+
+        Raises:
+            UsageError: the call is built otherwise than the one the model was converted with, or a shape does not fit.
+        """
+        leaves, template = flatten((tuple(args), dict(kwargs or {})))
+        if template != self.call:
+            raise UsageError(
+                f"The model was converted for a call built like {self.call!r}, not like {template!r}. "
+                "Call it as the example was given."
+            )
+        return self.check([np.asarray(leaf) for leaf in leaves])
+
+    def check(self, arrays: Sequence[Array]) -> list[Array]:
+        """Return the inputs in their right types.
+
+        Raises:
+            UsageError: there are too many or too few, or a shape does not fit.
+        """
+        if len(arrays) != len(self.inputs):
+            raise UsageError(f"The model takes {len(self.inputs)} inputs, not {len(arrays)}.")
+        for port, array in zip(self.inputs, arrays, strict=True):
+            if not port.accepts_shape(array.shape):
+                raise UsageError(
+                    f"Input {port.name!r} takes the shape {port.shape!r} (None: any size), not {array.shape!r}."
+                )
+        return [a.astype(p.dtype, copy=False) for p, a in zip(self.inputs, arrays, strict=True)]
+
+    def build_result(self, arrays: Sequence[Any]) -> Any:
+        """Return flat outputs put together as the model returns them."""
+        return rebuild(self.result, arrays)
+
+    @property
+    def free_batch(self) -> bool:
+        """Whether the first axis of every input may have any size."""
+        return all(p.shape and p.shape[0] is None for p in self.inputs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the signature as plain JSON values."""
+        return {
+            "inputs": [_port(p) for p in self.inputs],
+            "outputs": [_port(p) for p in self.outputs],
+            "call": self.call,
+            "result": self.result,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Signature":
+        """Return the signature that `to_dict` described."""
+        inputs, outputs = (
+            tuple(Port(name=v["name"], dtype=v["dtype"], shape=tuple(v["shape"])) for v in values[key])
+            for key in ("inputs", "outputs")
+        )
+        return cls(inputs=inputs, outputs=outputs, call=values["call"], result=values["result"])
+
+
+def port_names(names: Sequence[str], taken: Sequence[str] = ()) -> list[str]:
+    """Return the names as unique identifiers that every file format takes.
+
+    Example:
+        >>> port_names(["a b", "x", "x"])
+        ['a_b', 'x', 'x_1']
+    """
+    used = set(taken)
+    result: list[str] = []
+    for name in names:
+        plain = re.sub(r"\W", "_", name) or "value"
+        unique, count = plain, 0
+        while unique in used:
+            count += 1
+            unique = f"{plain}_{count}"
+        used.add(unique)
+        result.append(unique)
+    return result
+
+
+def _port(port: Port) -> dict[str, Any]:
+    return {"name": port.name, "dtype": port.dtype, "shape": list(port.shape)}
