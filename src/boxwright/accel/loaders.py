@@ -41,7 +41,7 @@ class ShareOfBatches(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         if not hasattr(self.batches, "__len__"):  # perhaps endless: it can't be drawn beforehand
             return islice(iter(self.batches), self._rank, None, self._world_size)
-        with _seeded(self._seed + self._epoch):
+        with seeded(self._seed + self._epoch):
             drawn = list(self.batches)
         whole = math.ceil(len(drawn) / self._world_size) * self._world_size
         return islice(cycle(drawn), self._rank, whole, self._world_size)
@@ -69,7 +69,7 @@ class ShareOfSamples(Sampler[int]):
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Run a block with torch's, Python's and numpy's random numbers set, and put them back as they were."""
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng(devices=[]):
@@ -143,23 +143,14 @@ def share(loader: Any, *, rank: int, world_size: int, seed: int) -> Any:
             world_size,
         )
         return loader
-    if _knows_ranks(loader.sampler) or _knows_ranks(loader.batch_sampler):
+    if knows_ranks(loader.sampler) or knows_ranks(loader.batch_sampler):
         return loader
-    if type(loader) is not DataLoader and type(loader).__init__ is not DataLoader.__init__:
+    if not can_rebuild(loader):
         raise UsageError(
             f"A loader of class {type(loader).__name__!r} can't be split among {world_size} processes, because only "
             "its author knows how to build it again. Give its sampler a rank and world_size, or use a plain DataLoader."
         )
-    kept: dict[str, Any] = {
-        name: getattr(loader, name)
-        for name in (
-            "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context",
-            "generator", "persistent_workers", "pin_memory_device", "in_order",
-        )
-        if hasattr(loader, name)
-    }  # fmt: skip
-    if loader.num_workers > 0:
-        kept["prefetch_factor"] = loader.prefetch_factor
+    kept = settings_of(loader)
     if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
         own: Any = ShareOfBatches(loader.batch_sampler, rank, world_size, seed)
         return DataLoader(loader.dataset, batch_sampler=own, **kept)
@@ -176,7 +167,27 @@ def share(loader: Any, *, rank: int, world_size: int, seed: int) -> Any:
     return DataLoader(loader.dataset, batch_size=loader.batch_size, sampler=sampler, drop_last=loader.drop_last, **kept)
 
 
-def _knows_ranks(sampler: Any) -> bool:
+def can_rebuild(loader: DataLoader[Any]) -> bool:
+    """Return whether a loader is built as torch's own is, so that one like it can be made."""
+    return type(loader) is DataLoader or type(loader).__init__ is DataLoader.__init__
+
+
+def settings_of(loader: DataLoader[Any]) -> dict[str, Any]:
+    """Return what another `DataLoader` needs to work like this one, but for the data set and who chooses samples."""
+    kept: dict[str, Any] = {
+        name: getattr(loader, name)
+        for name in (
+            "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context",
+            "generator", "persistent_workers", "pin_memory_device", "in_order",
+        )
+        if hasattr(loader, name)
+    }  # fmt: skip
+    if loader.num_workers > 0:
+        kept["prefetch_factor"] = loader.prefetch_factor
+    return kept
+
+
+def knows_ranks(sampler: Any) -> bool:
     """Return whether a sampler, or one inside it, already deals by rank."""
     while sampler is not None:
         names = {name.lstrip("_") for name in getattr(sampler, "__dict__", {})}

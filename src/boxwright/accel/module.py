@@ -88,6 +88,10 @@ class NanoModule(nn.Module):
         """Return the inner model's buffers by name."""
         return self._inner.named_buffers(*args, **kwargs)
 
+    def alone(self) -> "NanoModule":
+        """Return the same model without the parallel wrapper: processes may call it a different number of times."""
+        return NanoModule(self._inner, self._inner, self._plan, self._device)
+
     def no_sync(self) -> Any:
         """Return a context in which gradients are not shared yet, for accumulating them over several batches."""
         if isinstance(self._module, DistributedDataParallel):
