@@ -14,6 +14,7 @@ from boxwright.accel.decorator import nano
 from boxwright.accel.module import NanoModule
 from boxwright.accel.nano import TorchNano
 from boxwright.core.errors import UsageError
+from boxwright.launchers.allocator import read_allocator
 
 STRATEGIES = ["subprocess", "spawn"]
 PRECISIONS = ["64", "32", "16", "bf16", "bf16-true"]
@@ -287,3 +288,14 @@ def test_an_outer_launcher_is_used_instead_of_starting_processes(tmp_path: Path)
     done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     assert [(tmp_path / f"rank_{r}").read_text() for r in (0, 1)] == ["0 2 2", "1 2 2"]
+
+
+def test_the_processes_have_the_allocator_that_the_plan_names() -> None:
+    def keeps(_runner: TorchNano) -> bool:
+        return read_allocator().keeps
+
+    runner = TorchNano(num_processes=2)
+    if read_allocator({}).name == "glibc":
+        assert "keeps freed memory" in runner.plan.allocator
+        assert runner.launch(keeps)
+    assert runner.plan.allocator

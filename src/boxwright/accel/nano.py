@@ -8,6 +8,7 @@ import gc
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from inspect import signature
 from pathlib import Path
@@ -31,6 +32,7 @@ from boxwright.core.log import get_logger
 from boxwright.core.types import Precision
 from boxwright.core.world import World
 from boxwright.devices.base import Device
+from boxwright.launchers.allocator import read_allocator
 from boxwright.launchers.external import from_environment
 
 _log = get_logger(__name__)
@@ -66,6 +68,7 @@ class TorchNano:
         seed: of the order that shuffled loaders are read in.
         broadcast_buffers: copy the first process's buffers (batch-norm statistics) to the others at every step.
         find_unused_parameters: for models that leave parameters out in some steps.
+        batch: samples of a step over all processes, where the loop knows; the plan checks and shows it.
 
     Example:
         >>> class MyNano(TorchNano):
@@ -95,6 +98,7 @@ class TorchNano:
         seed: int = 0,
         broadcast_buffers: bool = True,
         find_unused_parameters: bool = False,
+        batch: int = 0,
     ) -> None:
         strategy = _one_of("strategy", strategy, "distributed_backend", distributed_backend)
         device = _one_of("device", device, "accelerator", accelerator) or "cpu"
@@ -107,6 +111,9 @@ class TorchNano:
                 "processes already. Leave num_processes out, or start the program without that launcher."
             )
         self._use_ipex = ipex.decide(use_ipex)
+        allocator = read_allocator()
+        if self.is_external:  # whoever has started the processes has also chosen their environment
+            allocator = replace(allocator, variables=())
         self.plan = Plan.resolve(
             cpu=read_cpu(),
             device=device,
@@ -114,10 +121,13 @@ class TorchNano:
             num_processes=wanted,
             strategy=strategy,
             cpu_for_each_process=cpu_for_each_process,
+            batch=batch,
             auto_lr=auto_lr,
             channels_last=channels_last or use_ipex,
             support=self._device.supports(Precision.parse(precision)),
             device_count=self._device.count(),
+            allocator=allocator,
+            world_size=self._external.world_size if self.is_external else None,
         )
         self._seed = seed
         self._ddp: dict[str, Any] = {

@@ -1,15 +1,16 @@
 """The plan of a run: every choice resolved once, every conflict refused, the same text everywhere it is shown."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from boxwright.core import catalogue
 from boxwright.core.cpu import Cpu
-from boxwright.core.errors import UsageError
+from boxwright.core.errors import UsageError, suggest
 from boxwright.core.procfs import format_cpu_list
 from boxwright.core.types import Precision
 from boxwright.devices.support import Support, cpu_support
+from boxwright.launchers.allocator import Allocator
 from boxwright.launchers.base import WorkerSpec
 from boxwright.launchers.placement import make_workers
 
@@ -21,10 +22,13 @@ class Plan:
     Attributes:
         device: "cpu" or a name of the catalogue.
         precision: the number format of the forward pass and the weights.
+        precision_why: why it is this one, or what to know about it.
         strategy: what starts the processes; "none" for one process that is already there.
-        workers: one entry a process: its rank, cores and threads.
+        workers: one entry a process: its rank, cores, threads and environment.
+        allocator: how the processes get memory.
         batch: images of a step over all processes; 0 where the loop is the user's own.
         lr_factor: what the learning rate is multiplied by for the number of processes.
+        lr_warmup_epochs: how long the learning rate takes to get there.
         channels_last: whether images and weights lie channels last in memory.
         notes: why, in sentences.
     """
@@ -33,8 +37,11 @@ class Plan:
     precision: Precision
     strategy: str
     workers: tuple[WorkerSpec, ...]
+    precision_why: str = ""
+    allocator: str = ""
     batch: int = 0
     lr_factor: float = 1.0
+    lr_warmup_epochs: float = 0.0
     channels_last: bool = False
     notes: tuple[str, ...] = ()
 
@@ -52,29 +59,41 @@ class Plan:
         """Return the plan for people."""
         lines = [
             f"device       {self.device}",
-            f"precision    {self.precision}",
+            f"precision    {self.precision}" + (f" ({self.precision_why})" if self.precision_why else ""),
             f"processes    {self.processes} ({self.strategy})",
         ]
         for worker in self.workers:
             cores = format_cpu_list(worker.cores) if worker.cores else "as the system gives them"
-            lines.append(f"  rank {worker.rank:<3}   cpus {cores}, {worker.threads} threads")
+            threads = "1 thread" if worker.threads == 1 else f"{worker.threads} threads"
+            lines.append(f"  rank {worker.rank:<3}   cpus {cores}, {threads}")
+        if self.allocator:
+            lines.append(f"allocator    {self.allocator}")
         if self.batch:
             lines.append(f"batch        {self.batch} a step, {self.batch_per_process} a process")
         lines.append(f"memory       {'channels last' if self.channels_last else 'channels first'}")
-        if self.lr_factor != 1.0:
-            lines.append(f"lr           times {self.lr_factor:g}")
+        lines.append(f"lr           {self._describe_lr()}")
         return [*lines, *(f"note         {note}" for note in self.notes)]
+
+    def _describe_lr(self) -> str:
+        if self.lr_factor == 1.0:
+            return "as given, whatever the number of processes"
+        over = f", reached in {self.lr_warmup_epochs:g} epochs" if self.lr_warmup_epochs else ""
+        return f"times {self.lr_factor:g}{over} (auto_lr)"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain JSON values."""
         return {
             "device": self.device,
             "precision": str(self.precision),
+            "precision_why": self.precision_why,
             "strategy": self.strategy,
             "processes": self.processes,
             "workers": [{"rank": w.rank, "cpus": list(w.cores), "threads": w.threads} for w in self.workers],
+            "allocator": self.allocator,
             "batch": self.batch,
+            "batch_per_process": self.batch_per_process,
             "lr_factor": self.lr_factor,
+            "lr_warmup_epochs": self.lr_warmup_epochs,
             "channels_last": self.channels_last,
             "notes": list(self.notes),
         }
@@ -90,10 +109,12 @@ class Plan:
         strategy: str | None = None,
         cpu_for_each_process: Sequence[Sequence[int]] | None = None,
         batch: int = 0,
-        auto_lr: bool = False,
+        auto_lr: bool | Mapping[str, float] = False,
         channels_last: bool = False,
         support: Support | None = None,
         device_count: int = 1,
+        allocator: Allocator | None = None,
+        world_size: int | None = None,
     ) -> "Plan":
         """Return the plan for what a user asked for on this machine. A pure function: it reads nothing.
 
@@ -105,10 +126,12 @@ class Plan:
             strategy: what starts them: a launcher's name; None for "subprocess".
             cpu_for_each_process: which cpus each process gets, instead of an even share.
             batch: images of a step over all processes; 0 where the loop is the user's own.
-            auto_lr: multiply the learning rate by the number of processes.
+            auto_lr: multiply the rate by the number of processes; `{"warmup_epochs": n}` gets there in n epochs.
             channels_last: the memory layout.
             support: what the device says of the precision; the CPU's is told by its instruction sets.
             device_count: how many devices there are.
+            allocator: this process's, as `read_allocator()` gives it; None leaves it out of the plan.
+            world_size: all processes, where others have started them and some are on other machines.
 
         Raises:
             UsageError: a choice is unknown, or two contradict each other; the message says what to do instead.
@@ -123,8 +146,7 @@ class Plan:
             support = cpu_support(precision, cpu.isa)
         if not support.ok:
             raise UsageError(f"precision={str(precision)!r} does not train on device={device!r}: {support.note}.")
-        notes = [support.note] if support.note else []
-
+        notes = []
         processes = num_processes if num_processes is not None else (1 if device == "cpu" else device_count)
         if processes < 1:
             raise UsageError(f"num_processes={processes!r} is not possible. Ask for at least 1.")
@@ -148,13 +170,44 @@ class Plan:
             notes.append(f"the container's quota of {cpu.quota:g} cpus limits the threads")
         if processes == 1:
             strategy = "none"
+        if allocator is not None:
+            workers = tuple(replace(worker, env=(*allocator.variables, *worker.env)) for worker in workers)
+        scales, warmup_epochs = _read_auto_lr(auto_lr)
         return cls(
             device=device,
             precision=precision,
+            precision_why=support.note or (_compare_with_bf16(cpu) if device == "cpu" else ""),
             strategy=strategy,
             workers=workers,
+            allocator="" if allocator is None else allocator.describe(started=processes > 1),
             batch=batch,
-            lr_factor=float(processes) if auto_lr else 1.0,
+            lr_factor=float(world_size or processes) if scales else 1.0,
+            lr_warmup_epochs=warmup_epochs,
             channels_last=channels_last,
             notes=tuple(notes),
         )
+
+
+def _read_auto_lr(auto_lr: bool | Mapping[str, float]) -> tuple[bool, float]:
+    """Return whether the learning rate is scaled, and in how many epochs.
+
+    Raises:
+        UsageError: it is neither a bool nor `{"warmup_epochs": n}`.
+    """
+    if isinstance(auto_lr, bool):
+        return auto_lr, 0.0
+    wrong = [key for key in auto_lr if key != "warmup_epochs"]
+    if wrong or not auto_lr:
+        near = suggest(wrong[0], ["warmup_epochs"]) if wrong else ""
+        raise UsageError(f"auto_lr={dict(auto_lr)!r} can't be used.{near} Use True or {{'warmup_epochs': 3}}.")
+    epochs = auto_lr["warmup_epochs"]
+    if isinstance(epochs, bool) or not isinstance(epochs, int | float) or epochs < 0:
+        raise UsageError(f"auto_lr={dict(auto_lr)!r}: warmup_epochs must be a number, 0 or more.")
+    return True, float(epochs)
+
+
+def _compare_with_bf16(cpu: Cpu) -> str:
+    """Return what a user of 32 or 64 may want to know: whether this CPU is made for bf16."""
+    if cpu.isa & {"amx", "bf16"}:
+        return f"as exact as it gets; {cpu_support(Precision.BF16, cpu.isa).note} here"
+    return "this CPU has no instructions for bf16"

@@ -21,6 +21,7 @@ from boxwright.core.errors import UsageError
 from boxwright.core.log import get_logger
 from boxwright.core.types import Precision
 from boxwright.core.world import World
+from boxwright.launchers.allocator import read_allocator
 
 _log = get_logger(__name__)
 _LIGHTNING_NAMES = {
@@ -131,6 +132,7 @@ class Trainer(LightningTrainer):
             cpu_for_each_process=cpu_for_each_process,
             auto_lr=auto_lr,
             channels_last=channels_last or use_ipex,
+            allocator=read_allocator(),
         )
         if ipex.decide(use_ipex):
             raise UsageError(

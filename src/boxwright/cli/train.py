@@ -52,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
     from boxwright.core.config import load_config
     from boxwright.core.errors import UsageError
     from boxwright.recipes.models import normalise_name
+    from boxwright.recipes.program import keep_freed_memory
     from boxwright.recipes.runs import new_run_folder
 
     if args.resume and args.out is not None and args.config is None and (args.out / "args.yaml").is_file():
@@ -63,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
         name = "yolox_nano"
     if name is not None:
         catalogue.find("model", name)
+    keep_freed_memory()  # before torch comes
     train = catalogue.load("recipe", "train")
     config_class = catalogue.load("recipe", "train_config")
     if args.batch not in (None, "auto") and not (args.batch.isdecimal() and int(args.batch) > 0):

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from boxwright.core.cpu import Cpu
 from boxwright.core.errors import UsageError
 from boxwright.core.procfs import format_cpu_list
+from boxwright.launchers.allocator import VARIABLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +51,7 @@ def choose_settings(cpu: Cpu, threads: int | None = None) -> ProgramSettings:
     variables = (
         ("OMP_NUM_THREADS", str(count)),
         ("MKL_NUM_THREADS", str(count)),
-        ("MALLOC_MMAP_MAX_", "0"),
-        ("MALLOC_TRIM_THRESHOLD_", str(2**31 - 1)),
-        ("MALLOC_TOP_PAD_", str(64 << 20)),
+        *VARIABLES,
     )
     return ProgramSettings(variables=variables, cpus=cpus, reasons=tuple(reasons))
 

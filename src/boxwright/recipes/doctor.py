@@ -1,4 +1,4 @@
-"""What this machine is and what is installed on it: facts for a bug report and for choosing extras.
+"""What this machine is, what is installed on it, and how a training would use it.
 
 Nothing heavy is imported: versions come from package metadata, devices from the files their drivers leave.
 """
@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from boxwright import __version__
+from boxwright.accel.plan import Plan
 from boxwright.core.catalogue import CATALOGUE
 from boxwright.core.cpu import Cpu, read_cpu
 from boxwright.core.memory import Memory, read_memory
 from boxwright.core.procfs import read_text
+from boxwright.launchers.allocator import Allocator, read_allocator
 
 # What each extra brings besides the packages that the catalogue names; "" is what every installation has.
 _MORE_PACKAGES: dict[str, tuple[str, ...]] = {
@@ -81,6 +83,7 @@ class DoctorReport:
     memory: Memory
     accelerators: tuple[Accelerator, ...]
     packages: tuple[Package, ...]
+    plan: Plan
 
     @property
     def extras(self) -> dict[str, tuple[Package, ...]]:
@@ -98,6 +101,7 @@ class DoctorReport:
             "memory": self.memory.to_dict(),
             "accelerators": [{"kind": a.kind, "path": a.path} for a in self.accelerators],
             "packages": {extra or "base": _extra_facts(extra, packages) for extra, packages in self.extras.items()},
+            "plan": self.plan.to_dict(),
         }
 
     def lines(self) -> list[str]:
@@ -119,28 +123,54 @@ class DoctorReport:
             if missing:
                 text.append(f"missing: {', '.join(missing)}. Run: {install_command(extra)}")
             lines += _block(f"  {extra or 'base'}", text)
-        return lines
+        return [*lines, "plan of a training", *(f"  {line}" for line in self.plan.lines())]
 
 
-def examine(root: Path = Path("/")) -> DoctorReport:
-    """Return what this machine is and what is installed for this Python.
+def examine(
+    root: Path = Path("/"),
+    *,
+    precision: str = "32",
+    num_processes: int | None = None,
+    strategy: str | None = None,
+    batch: int = 16,
+    allocator: Allocator | None = None,
+) -> DoctorReport:
+    """Return what this machine is, what is installed for this Python, and how `boxwright train` would use the CPU.
 
     Args:
         root: where /proc, /sys and /dev are found.
+        precision: of the training, as for `boxwright train`; so are the next three.
+        num_processes: how many processes.
+        strategy: what starts them.
+        batch: images of a step over all processes.
+        allocator: None for this process's.
+
+    Raises:
+        UsageError: such a training is not possible here.
 
     Example:
         >>> report = examine()
         >>> report.lines()[0].split()[0]
         'boxwright'
     """
+    cpu = read_cpu(root)
     return DoctorReport(
         boxwright=__version__,
         python=f"{platform.python_implementation()} {platform.python_version()} ({sys.executable})",
         system=_system(),
-        cpu=read_cpu(root),
+        cpu=cpu,
         memory=read_memory(root),
         accelerators=find_accelerators(root),
         packages=find_packages(),
+        plan=Plan.resolve(
+            cpu=cpu,
+            precision=precision,
+            num_processes=num_processes,
+            strategy=strategy,
+            batch=batch,
+            channels_last=True,
+            allocator=allocator or read_allocator(),
+        ),
     )
 
 

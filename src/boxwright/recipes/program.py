@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from boxwright.core.cpu import read_cpu
+from boxwright.launchers.allocator import keep_freed_memory
 from boxwright.launchers.program import ProgramSettings, become, check_command, choose_settings
 
-__all__ = ["become", "prepare"]
+__all__ = ["become", "keep_freed_memory", "prepare"]
 
 
 def prepare(command: Sequence[str], *, threads: int | None = None) -> ProgramSettings:

@@ -58,6 +58,7 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
         channels_last=True,
         seed=config.seed,
         broadcast_buffers=False,
+        batch=config.batch,
     )
     if nano.is_external:
         raise UsageError(

@@ -11,6 +11,7 @@ from boxwright.core.cpu import Core, Cpu, read_cpu
 from boxwright.core.errors import UsageError
 from boxwright.core.types import Precision
 from boxwright.devices.support import Support
+from boxwright.launchers.allocator import VARIABLES, Allocator
 
 
 def make_cpu(cores: int = 4, isa: frozenset[str] = frozenset({"avx2", "bf16"})) -> Cpu:
@@ -35,7 +36,7 @@ def test_a_two_socket_machine_is_split_by_socket(tmp_path: Path) -> None:
     cpu = read_cpu(lay_out("xeon_sapphire_rapids", tmp_path))
     plan = Plan.resolve(cpu=cpu, num_processes=2, precision="bf16")
     assert [{cpu.core_of(one).socket for one in worker.cores} for worker in plan.workers] == [{0}, {1}]
-    assert "bf16 runs on AMX" in plan.notes
+    assert plan.precision_why == "bf16 runs on AMX"
 
 
 def test_the_plan_is_frozen_and_prints_everything() -> None:
@@ -53,7 +54,34 @@ def test_the_plan_is_frozen_and_prints_everything() -> None:
 def test_bf16_without_instructions_works_with_a_warning() -> None:
     plan = Plan.resolve(cpu=make_cpu(isa=frozenset({"avx2"})), precision="bf16")
     assert plan.precision is Precision.BF16
-    assert any("slower than 32" in note for note in plan.notes)
+    assert "slower than 32" in plan.precision_why
+    assert f"bf16 ({plan.precision_why})" in "\n".join(plan.lines())
+
+
+def test_full_precision_says_whether_bf16_has_instructions_here() -> None:
+    assert "bf16 runs on AVX-512 BF16 instructions here" in Plan.resolve(cpu=make_cpu()).precision_why
+    assert "no instructions for bf16" in Plan.resolve(cpu=make_cpu(isa=frozenset())).precision_why
+
+
+def test_the_allocator_is_set_for_processes_that_are_started_and_described_for_the_one_that_is_there() -> None:
+    allocator = Allocator(name="glibc", variables=VARIABLES)
+    alone = Plan.resolve(cpu=make_cpu(), allocator=allocator)
+    assert "gives freed memory back" in alone.allocator
+    started = Plan.resolve(cpu=make_cpu(), num_processes=2, allocator=allocator)
+    assert "keeps freed memory" in started.allocator
+    assert all(dict(worker.env)["MALLOC_MMAP_MAX_"] == "0" for worker in started.workers)
+    assert f"allocator    {started.allocator}" in started.lines()
+    other = Allocator(name="tcmalloc", note="preloaded, and left as it is")
+    left = Plan.resolve(cpu=make_cpu(), num_processes=2, allocator=other)
+    assert left.allocator == "tcmalloc: preloaded, and left as it is"
+    assert all(not worker.env for worker in left.workers)
+
+
+def test_the_learning_rate_is_scaled_by_all_processes_of_all_machines() -> None:
+    assert "as given" in "\n".join(Plan.resolve(cpu=make_cpu(), num_processes=2).lines())
+    plan = Plan.resolve(cpu=make_cpu(), num_processes=2, auto_lr={"warmup_epochs": 3}, world_size=8)
+    assert (plan.lr_factor, plan.lr_warmup_epochs) == (8.0, 3.0)
+    assert "times 8, reached in 3 epochs (auto_lr)" in "\n".join(plan.lines())
 
 
 @pytest.mark.parametrize(
@@ -67,6 +95,9 @@ def test_bf16_without_instructions_works_with_a_warning() -> None:
         ({"num_processes": 5}, "needs as many physical cores"),
         ({"num_processes": 3, "batch": 8}, "can't be shared by 3 processes evenly"),
         ({"num_processes": 2, "cpu_for_each_process": [[0]]}, "cpu_for_each_process"),
+        ({"auto_lr": {}}, "Use True or"),
+        ({"auto_lr": {"warmup_epoch": 3}}, "Did you mean 'warmup_epochs'"),
+        ({"auto_lr": {"warmup_epochs": -1}}, "0 or more"),
         ({"device": "cuda", "support": Support(ok=True), "num_processes": 2, "device_count": 1}, "there are 1"),
     ],
 )

@@ -11,9 +11,12 @@ import pytest
 from support.machines import lay_out, write
 
 import boxwright
+from boxwright.accel.plan import Plan
 from boxwright.core.catalogue import CATALOGUE
 from boxwright.core.cpu import read_cpu
+from boxwright.core.errors import UsageError
 from boxwright.core.memory import Memory, read_memory
+from boxwright.launchers.allocator import Allocator
 from boxwright.recipes.doctor import (
     Accelerator,
     DoctorReport,
@@ -36,14 +39,16 @@ PACKAGES = (
 
 def _report(machine: str, root: Path, accelerators: tuple[Accelerator, ...] = ()) -> DoctorReport:
     lay_out(machine, root)
+    cpu = read_cpu(root)
     return DoctorReport(
         boxwright="1.2.3",
         python="CPython 3.12.1 (/usr/bin/python3)",
         system="Debian GNU/Linux 12 (bookworm), Linux 6.1.0, x86_64",
-        cpu=read_cpu(root),
+        cpu=cpu,
         memory=read_memory(root),
         accelerators=accelerators,
         packages=PACKAGES,
+        plan=Plan.resolve(cpu=cpu, batch=16, channels_last=True, allocator=Allocator(name="glibc", keeps=True)),
     )
 
 
@@ -66,6 +71,16 @@ def test_the_report_reads_as_plain_lines(tmp_path: Path) -> None:
         "  train     torch 2.9.0",
         "            missing: lightning. Run: pip install 'boxwright[train]'",
         "  openvino  missing: openvino. Run: pip install 'boxwright[openvino]'",
+        "plan of a training",
+        "  device       cpu",
+        "  precision    32 (this CPU has no instructions for bf16)",
+        "  processes    1 (none)",
+        "    rank 0     cpus 0-7, 1 thread",
+        "  allocator    glibc, keeps freed memory",
+        "  batch        16 a step, 16 a process",
+        "  memory       channels last",
+        "  lr           as given, whatever the number of processes",
+        "  note         the container's quota of 1.5 cpus limits the threads",
     ]
 
 
@@ -105,6 +120,16 @@ def test_the_report_is_plain_json(tmp_path: Path) -> None:
         },
         "openvino": {"found": {}, "missing": ["openvino"], "install": "pip install 'boxwright[openvino]'"},
     }  # fmt: skip
+
+
+def test_the_plan_is_of_the_training_that_was_asked_about(tmp_path: Path) -> None:
+    report = examine(lay_out("xeon_sapphire_rapids", tmp_path), num_processes=4, precision="bf16", batch=64)
+
+    assert (report.plan.processes, report.plan.batch_per_process) == (4, 16)
+    assert report.plan.precision_why == "bf16 runs on AMX"
+    assert report.to_dict()["plan"]["processes"] == 4
+    with pytest.raises(UsageError, match="can't be shared by 3 processes"):
+        examine(tmp_path, num_processes=3, batch=64)
 
 
 def test_this_machine_can_be_examined() -> None:

@@ -1,0 +1,78 @@
+"""The allocator: told as it is, and really set where it is said to be."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from boxwright.launchers.allocator import VARIABLES, Allocator, read_allocator
+from boxwright.launchers.base import WorkerSpec
+from boxwright.launchers.subprocess_ import SubprocessLauncher
+
+SHOW = (
+    "import json; from boxwright.launchers import allocator as a; {before} found = a.read_allocator();"
+    "print(json.dumps([found.name, found.keeps, len(found.variables), found.note]))"
+)
+
+
+def in_a_fresh_process(before: str = "", **env: str) -> list[object]:
+    names = {name for name, _ in VARIABLES}
+    clean = {name: value for name, value in os.environ.items() if name not in names}
+    command = [sys.executable, "-c", SHOW.format(before=before)]
+    done = subprocess.run(command, env={**clean, **env}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    found: list[object] = json.loads(done.stdout)
+    return found
+
+
+needs_glibc = pytest.mark.skipif(read_allocator({}).name != "glibc", reason="needs glibc's own allocator")
+
+
+@needs_glibc
+def test_a_process_gives_memory_back_until_it_is_told_to_keep_it() -> None:
+    assert in_a_fresh_process() == ["glibc", False, 4, ""]
+    assert in_a_fresh_process("a.keep_freed_memory();")[:2] == ["glibc", True]
+    assert in_a_fresh_process(**dict(VARIABLES)) == ["glibc", True, 0, ""]
+
+
+@needs_glibc
+def test_what_the_user_has_set_is_left_and_said() -> None:
+    name, keeps, variables, note = in_a_fresh_process("a.keep_freed_memory();", MALLOC_MMAP_MAX_="9")
+    assert (name, keeps, variables) == ("glibc", False, 0)
+    assert note == "as MALLOC_MMAP_MAX_=9 in the environment says"
+
+
+def faults_of_a_large_buffer(world: object) -> tuple[bool, int]:
+    """Return whether this process keeps memory, and how many page faults ten uses of 32 MiB cost after the first."""
+    import resource
+
+    import torch
+
+    def use() -> None:
+        torch.zeros(8 << 20)
+
+    use()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        use()
+    return read_allocator().keeps, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+@needs_glibc
+def test_a_worker_with_the_variables_keeps_its_pages() -> None:
+    plain = tuple((name, value) for name, value in (("MALLOC_MMAP_MAX_", "65536"), ("THP_MEM_ALLOC_ENABLE", "0")))
+    launcher = SubprocessLauncher()
+    keeps, faults = launcher.run(faults_of_a_large_buffer, [WorkerSpec(env=VARIABLES)])
+    assert keeps
+    gives, more_faults = launcher.run(faults_of_a_large_buffer, [WorkerSpec(env=plain)])
+    assert not gives
+    assert faults < 100 < more_faults
+
+
+def test_the_sentence_names_what_processes_are_given() -> None:
+    glibc = Allocator(name="glibc", variables=VARIABLES)
+    assert "MALLOC_TOP_PAD_" in glibc.describe(started=True)
+    assert "boxwright run" in glibc.describe(started=False)
+    assert Allocator().describe(started=False).startswith("as the system gives it")
