@@ -123,6 +123,8 @@ def _iou(a: Tensor, b: Tensor) -> Tensor:
     """Return overlaps of boxes given by centre and size, pair by pair."""
     low = torch.maximum(a[..., :2] - a[..., 2:] / 2, b[..., :2] - b[..., 2:] / 2)
     high = torch.minimum(a[..., :2] + a[..., 2:] / 2, b[..., :2] + b[..., 2:] / 2)
-    both = (high - low).clamp(min=0).prod(dim=-1)
-    union = a[..., 2:].prod(dim=-1) + b[..., 2:].prod(dim=-1) - both
+    side = (high - low).clamp(min=0)
+    # Not prod(): its backward pass looks for zeros, and has the host wait for the device to tell.
+    both = side[..., 0] * side[..., 1]
+    union = a[..., 2] * a[..., 3] + b[..., 2] * b[..., 3] - both
     return both / (union + 1e-16)
