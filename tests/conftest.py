@@ -2,7 +2,7 @@
 
 from hypothesis import settings
 
-pytest_plugins = ("support.fixtures",)
+pytest_plugins = ("support.fixtures", "support.clusters")
 
 # Machines are shared and noisy: how long one example takes says nothing.
 settings.register_profile("boxwright", deadline=None)

@@ -55,6 +55,7 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
             target="boxwright.launchers.subprocess_:SubprocessLauncher", packages=("cloudpickle",), extra="train"
         ),
         "spawn": Entry(target="boxwright.launchers.spawn:SpawnLauncher", packages=("cloudpickle",), extra="train"),
+        "ray": Entry(target="boxwright.launchers.ray_:RayLauncher", packages=("ray", "cloudpickle"), extra="ray"),
     },
     "recipe": {
         "train": Entry(target="boxwright.recipes.train:train", packages=("torch", "safetensors"), extra="train"),

@@ -1,5 +1,6 @@
 """The seam: what a launcher is, what it is told about each worker, and how it says that one of them failed."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
@@ -63,6 +64,8 @@ class WorkerSpec:
         cores: the logical cpus it may run on; empty for all that the launching process may use.
         threads: how many computing threads it should use (OMP_NUM_THREADS).
         env: more environment variables, as pairs. They are there before the interpreter starts.
+        anywhere: an engine chooses its machine, and there its cores and threads are found; `cores` and `threads` say
+            nothing then, nor do the local rank and the node.
 
     Example:
         >>> spec = WorkerSpec(rank=1, local_rank=1, world_size=2, local_world_size=2, cores=(2, 3), threads=2)
@@ -78,6 +81,7 @@ class WorkerSpec:
     cores: tuple[int, ...] = ()
     threads: int = 1
     env: tuple[tuple[str, str], ...] = ()
+    anywhere: bool = False
 
     def __post_init__(self) -> None:
         if self.threads < 1:
@@ -109,6 +113,14 @@ class WorkerSpec:
     def variables(self, world: World) -> dict[str, str]:
         """Return every environment variable that tells the worker its place, its threads and its `env`."""
         return {**dict(self.env), **world.to_env(), _THREADS: str(self.threads)}
+
+
+def current_attempt() -> int:
+    """Return how often this worker's group was started before; 0 outside a worker.
+
+    A job that is started again looks here whether to go on from its last checkpoint.
+    """
+    return int(os.environ.get(ATTEMPT, "0"))
 
 
 class Launcher(Protocol):

@@ -74,6 +74,8 @@ def run_local(
             "`if __name__ == '__main__':`, or use strategy 'subprocess', which does not import the program."
         )
     check_one_machine(workers)
+    if any(worker.anywhere for worker in workers):
+        raise UsageError("anywhere=True is for an engine with its own machines. Say cores and threads: make_workers().")
     result = None
     interrupts = Interrupts()
     with interrupts, launch_folder() as folder:

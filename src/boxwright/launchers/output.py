@@ -16,7 +16,7 @@ class Relay:
     """
 
     def __init__(self, fd: int, name: str, prefix: str) -> None:
-        """Read from `fd`, which must not block, and write to `sys.<name>`."""
+        """Read from `fd`, which must not block (-1: there is none, `feed` brings it), and write to `sys.<name>`."""
         self.fd = fd
         self._name = name
         self._prefix = prefix
@@ -29,15 +29,19 @@ class Relay:
             data = os.read(self.fd, _CHUNK)
         except BlockingIOError:
             return None
+        self.feed(data)
+        return len(data)
+
+    def feed(self, data: bytes) -> None:
+        """Pass on bytes that came some other way."""
         if self._prefix:
             self._pass_lines(self._rest + data)
         else:
             write(self._name, self._decoder.decode(data))
-        return len(data)
 
     def finish(self) -> None:
         """Pass on all that can be read now, a last line without an end included."""
-        while self.pump():
+        while self.fd >= 0 and self.pump():
             pass
         if self._rest:
             write(self._name, f"{self._prefix}{self._rest.decode('utf-8', 'replace').rstrip()}\n")

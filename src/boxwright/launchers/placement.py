@@ -1,6 +1,7 @@
-"""Which cores and how many threads each worker of this machine gets."""
+"""Which cores and how many threads each worker gets, on this machine or on the one where it lands."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from boxwright.core.cpu import Cpu, split_cores
 from boxwright.core.errors import UsageError
@@ -65,6 +66,52 @@ def make_workers(
             )
         )
     return workers
+
+
+def make_workers_anywhere(num_processes: int) -> list[WorkerSpec]:
+    """Return workers whose machines an engine will choose.
+
+    Raises:
+        UsageError: there is none.
+
+    Example:
+        >>> [worker.rank for worker in make_workers_anywhere(2)]
+        [0, 1]
+    """
+    if num_processes < 1:
+        raise UsageError(f"num_processes={num_processes!r} is not possible. Ask for at least 1.")
+    return [
+        WorkerSpec(rank=r, local_rank=r, world_size=num_processes, local_world_size=num_processes, anywhere=True)
+        for r in range(num_processes)
+    ]
+
+
+def settle_here(spec: WorkerSpec, cpu: Cpu, cpus: int) -> WorkerSpec:
+    """Return a worker that may be anywhere with cores and threads of this machine, where it has landed.
+
+    A machine that the group has to itself is dealt out as `make_workers` does. On one that other programs of the
+    engine may share, the worker is not pinned: they would sit on the same first cores.
+
+    Args:
+        spec: the worker; its local rank and size are true.
+        cpu: this machine.
+        cpus: how many logical cpus the engine has granted each worker.
+
+    Example:
+        >>> from boxwright.core.cpu import Core
+        >>> cores = tuple(Core(cpus=(i, i + 4)) for i in range(4))
+        >>> cpu = Cpu(model="", vendor="", isa=frozenset(), all_cores=cores, allowed=tuple(range(8)))
+        >>> spec = WorkerSpec(rank=1, local_rank=1, world_size=2, local_world_size=2, anywhere=True)
+        >>> settle_here(spec, cpu, 4).cores, settle_here(spec, cpu, 2).cores, settle_here(spec, cpu, 2).threads
+        ((2, 3, 6, 7), (), 1)
+    """
+    logical = len(cpu.allowed)
+    left = logical - spec.local_world_size * cpus
+    if left < cpus and spec.local_world_size <= cpu.usable_cores:
+        own = make_workers(cpu, spec.local_world_size)[spec.local_rank]
+        return replace(spec, cores=own.cores, threads=own.threads, anywhere=False)
+    physical = cpus * len(cpu.cores) // logical
+    return replace(spec, cores=(), threads=max(1, min(physical, cpu.usable_cores)), anywhere=False)
 
 
 def _deal(cpu: Cpu, num_processes: int) -> list[tuple[int, ...]]:

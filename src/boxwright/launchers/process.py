@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,18 +14,28 @@ from boxwright.launchers.base import ATTEMPT, RENDEZVOUS, WorkerSpec
 from boxwright.launchers.outcome import Outcome, read_outcome
 
 
-def write_start(folder: Path, job: bytes, main_module: Mapping[str, str] | None) -> None:
-    """Write what all workers of a launch read first: the job, and this interpreter's search path and arguments.
+def write_start(
+    folder: Path,
+    job: bytes,
+    main_module: Mapping[str, str] | None,
+    *,
+    path: Sequence[str] | None = None,
+    argv: Sequence[str] | None = None,
+) -> None:
+    """Write what all workers of a launch read first: the job, and the search path and arguments to take on.
 
     Args:
         folder: the launch's folder.
         job: the packed job.
         main_module: how to import `__main__` before the job is unpacked; None to leave it.
+        path: where modules are looked for; None for this interpreter's `sys.path`.
+        argv: the program's arguments; None for this one's `sys.argv`.
     """
     start = {
         "parent": os.getpid(),
-        "path": [os.path.abspath(entry) for entry in sys.path],  # "" is where we are now
-        "argv": sys.argv,
+        # "" is where we are now
+        "path": [os.path.abspath(entry) for entry in (sys.path if path is None else path)],
+        "argv": list(sys.argv if argv is None else argv),
         "pythonpath": os.environ.get("PYTHONPATH"),
         "main": main_module,
     }
@@ -39,8 +49,17 @@ class WorkerProcess:
     It dies with the *thread* that made it (the kernel counts so): that thread must stay until it has ended.
     """
 
-    def __init__(self, spec: WorkerSpec, folder: Path, *, attempt: int, master_port: int) -> None:
-        """Start the worker; `write_start` has been called for the folder.
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        folder: Path,
+        *,
+        attempt: int,
+        master_port: int,
+        master_addr: str = "127.0.0.1",
+        cwd: str | None = None,
+    ) -> None:
+        """Start the worker, in folder `cwd` if that is given; `write_start` has been called for the launch's folder.
 
         Raises:
             UsageError: there is no Python to start.
@@ -51,7 +70,7 @@ class WorkerProcess:
         self.status: int | None = None
         self.answers = folder / str(attempt)
         self.answers.mkdir(exist_ok=True)
-        world = spec.world(master_port=master_port)
+        world = spec.world(master_port=master_port, master_addr=master_addr)
         # torchrun's variables would make torch look for torchrun's rendezvous instead of ours.
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
         own = {
@@ -65,6 +84,7 @@ class WorkerProcess:
             # -P: a file in the current folder that is named like a module must not be taken for it.
             [sys.executable, *flags, "-P", "-m", "boxwright.launchers.worker", str(folder), str(attempt)],
             env={**inherited, **own, **spec.variables(world)},
+            cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,0 +1,261 @@
+"""Strategy `ray`: each worker is a fresh child process of an agent, and agents are Ray actors in a placement group.
+
+An existing `ray.init` is used as it is. Otherwise Ray is started, or connected to, for the launch and left again.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, cast, get_args
+
+import ray
+from ray.exceptions import RayError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from boxwright.core.errors import UsageError
+from boxwright.core.world import World
+from boxwright.launchers.agent import serve
+from boxwright.launchers.base import WorkerSpec
+from boxwright.launchers.engine import Terms, check_terms, run_on_engine
+from boxwright.launchers.group import Patience
+from boxwright.launchers.payload import pack
+from boxwright.launchers.restart import Restart
+from boxwright.launchers.wire import Invitation, Listener
+
+T = TypeVar("T")
+
+Spread = Literal["pack", "spread", "strict_pack", "strict_spread"]
+"""How workers are laid over machines: close together, apart, on one only, on one each."""
+
+_STORE_BYTES = 80 << 20  # the smallest that Ray takes; nothing of ours goes through it
+_GRACE_S = 10.0  # how long a machine that was lost may take to come back before fewer workers will do
+_TURN_S = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayLauncher:
+    """Runs a job on the machines of a Ray cluster; Boxwright must be installed on each.
+
+    Attributes:
+        address: the cluster, as `ray.init` takes it; None for the one in use or in RAY_ADDRESS, else for one of its
+            own on this machine.
+        cores_per_worker: Ray's CPUs for each worker; None for as many as all machines have room for.
+        spread: how workers are laid over machines.
+        min_workers: go on with as few where there is no room for all; None for all or nothing.
+        restart: how often all workers start again after one died or its machine was lost.
+        patience: how long workers may take to end when they are stopped.
+        start_timeout_s: how long Ray may take to find room and start the agents.
+    """
+
+    address: str | None = None
+    cores_per_worker: int | None = None
+    spread: Spread = "pack"
+    min_workers: int | None = None
+    restart: Restart = field(default_factory=Restart)
+    patience: Patience = field(default_factory=Patience)
+    start_timeout_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        if self.cores_per_worker is not None and self.cores_per_worker < 1:
+            raise UsageError(f"cores_per_worker={self.cores_per_worker!r} is not possible. Use 1 or more, or None.")
+        if self.spread not in get_args(Spread):
+            raise UsageError(f"spread={self.spread!r} is unknown. Choose from: {', '.join(get_args(Spread))}.")
+
+    def run(self, job: Callable[[World], T], workers: Sequence[WorkerSpec]) -> T:
+        """Call `job` in every worker with its world, and return the first worker's result.
+
+        Raises:
+            UsageError: the workers contradict each other, the job can't be sent, or the cluster has no room.
+            WorkerFailed: a worker failed; all are stopped.
+        """
+        terms = Terms(
+            restart=self.restart,
+            patience=self.patience,
+            min_workers=self.min_workers,
+            start_timeout_s=self.start_timeout_s,
+        )
+        check_terms(terms, workers)
+        data = pack(job, "The job")
+        with open_ray(self.address):
+            return cast(T, run_on_engine(data, workers, engine=_RayEngine(self), terms=terms))
+
+
+@contextmanager
+def open_ray(address: str | None = None, *, cores: int | None = None, memory: int | None = None) -> Iterator[None]:
+    """Be connected to Ray: as the program is already, or for as long as this block lasts.
+
+    Args:
+        address: the cluster; None for the one in use or in RAY_ADDRESS, else for a new one on this machine.
+        cores: CPUs of a new one; None for all.
+        memory: bytes of memory that a new one may promise to tasks; None for Ray's own choice.
+
+    Raises:
+        UsageError: the program is connected to another cluster, or the settings are for a new one only.
+    """
+    address = address or os.environ.get("RAY_ADDRESS")
+    if address is not None and address.startswith("ray://"):
+        raise UsageError(
+            f"address={address!r} is a Ray Client's, whose program is outside the cluster and can't be called by its "
+            "workers. Start the program inside it, with `ray job submit`."
+        )
+    new = address in (None, "local")
+    if not new and (cores is not None or memory is not None):
+        raise UsageError(f"cores and memory are for a cluster of one's own, but address={address!r}. Leave them out.")
+    if ray.is_initialized():
+        _check_same(address)
+        yield
+        return
+    settings: dict[str, Any] = {}
+    if new:
+        settings = {"num_cpus": cores, "_memory": memory, "object_store_memory": _STORE_BYTES}
+    with _undisturbed():
+        ray.init(
+            address=address or "local",
+            include_dashboard=False if new else None,
+            log_to_driver=False,
+            logging_level="ERROR",
+            **settings,
+        )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _check_same(address: str | None) -> None:
+    here = ray.get_runtime_context().gcs_address
+    if address not in (None, "local", "auto", here):
+        raise UsageError(
+            f"address={address!r}, but this program is connected to Ray at {here!r}. "
+            "Leave the address out, or call ray.shutdown() first."
+        )
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let Ray start with the real streams, of which it asks `fileno`, and keep the program's handler of SIGTERM."""
+    streams = sys.stdout, sys.stderr
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM)
+    if not _has_fileno(sys.stdout):
+        sys.stdout = sys.__stdout__ or open(os.devnull, "w")  # noqa: SIM115  Ray may keep it
+    if not _has_fileno(sys.stderr):
+        sys.stderr = sys.__stderr__ or open(os.devnull, "w")  # noqa: SIM115
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = streams
+        if main and before is not None:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _has_fileno(stream: Any) -> bool:
+    try:
+        stream.fileno()
+    except (AttributeError, OSError, ValueError):
+        return False
+    return True
+
+
+def fit_cores(machines: Sequence[int], workers: int) -> int:
+    """Return the most cpus that each of so many workers can have at once on these machines; 0 if there is no room.
+
+    Example:
+        >>> fit_cores([16, 8], 3)
+        8
+    """
+    for cpus in range(max(machines, default=0), 0, -1):
+        if sum(one // cpus for one in machines) >= workers:
+            return cpus
+    return 0
+
+
+class _Agent:
+    """What Ray runs: it stays in `serve`, in one thread, as long as its worker lives."""
+
+    def serve(self, invitation: Invitation, slot: int) -> None:
+        node = ray.get_runtime_context().get_node_id()
+        serve(invitation, slot, f"{ray.util.get_node_ip_address()} ({node[:12]})")
+
+
+@dataclass(frozen=True, slots=True)
+class _RayEngine:
+    launcher: RayLauncher
+
+    def listen(self) -> Listener:
+        return Listener(ray.util.get_node_ip_address())
+
+    def place(self, invitation: Invitation, count: int, least: int, wait: Callable[[float], None]) -> "_RayPlacement":
+        start_s = time.monotonic()
+        patience_s = self.launcher.start_timeout_s if least == count else min(_GRACE_S, self.launcher.start_timeout_s)
+        while True:
+            cpus = self._cpus(count)
+            group = self._reserve(count, cpus)
+            if self._is_ready(group, start_s + patience_s, wait):
+                return _RayPlacement(group, invitation, count, cpus)
+            remove_placement_group(group)
+            if count == least:
+                raise UsageError(
+                    f"Ray has no room for {count} workers with {cpus} CPUs each, spread={self.launcher.spread!r}, after "
+                    f"{time.monotonic() - start_s:.0f} s: its machines have {_machines()!r} CPUs, some perhaps in use. "
+                    "Ask for fewer, or say min_workers if fewer will do."
+                )
+            count -= 1
+            patience_s += 2.0
+
+    def _cpus(self, count: int) -> int:
+        machines = _machines()
+        wanted = self.launcher.cores_per_worker
+        return wanted if wanted is not None else max(1, fit_cores(machines, count))
+
+    def _reserve(self, count: int, cpus: int) -> PlacementGroup:
+        return placement_group([{"CPU": cpus}] * count, strategy=self.launcher.spread.upper())
+
+    def _is_ready(self, group: PlacementGroup, end_s: float, wait: Callable[[float], None]) -> bool:
+        while not group.wait(_TURN_S):
+            wait(0.01)
+            if time.monotonic() > end_s:
+                return False
+        return True
+
+
+class _RayPlacement:
+    def __init__(self, group: PlacementGroup, invitation: Invitation, count: int, cpus: int) -> None:
+        self.count, self.cpus = count, cpus
+        self._group = group
+        agent = ray.remote(_Agent)
+        self._actors = [
+            agent.options(
+                num_cpus=cpus,
+                max_restarts=0,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=slot),
+            ).remote()
+            for slot in range(count)
+        ]
+        self._calls = [actor.serve.remote(invitation, slot) for slot, actor in enumerate(self._actors)]
+
+    def failure(self) -> str | None:
+        done, _ = ray.wait(self._calls, num_returns=self.count, timeout=0)
+        for one in done:
+            try:
+                ray.get(one)
+            except RayError as error:
+                return str(error).strip()
+        return None
+
+    def close(self) -> None:
+        for actor in self._actors:
+            with suppress(RayError):
+                ray.kill(actor)
+        with suppress(RayError):
+            remove_placement_group(self._group)
+
+
+def _machines() -> list[int]:
+    return [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
