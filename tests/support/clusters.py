@@ -1,5 +1,6 @@
 """Real engines on this machine, started for a module's tests and stopped for sure."""
 
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -12,4 +13,16 @@ def ray_here() -> Iterator[None]:
     from boxwright.launchers.ray_ import open_ray
 
     with open_ray(cores=4):
+        yield
+
+
+@pytest.fixture(scope="module")
+def spark_here() -> Iterator[None]:
+    """A Spark session with two local cores."""
+    pytest.importorskip("pyspark", reason="pyspark is not installed")
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs Java, which is not installed")
+    from boxwright.launchers.spark_ import open_spark
+
+    with open_spark("local[2]"):
         yield

@@ -56,6 +56,9 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
         ),
         "spawn": Entry(target="boxwright.launchers.spawn:SpawnLauncher", packages=("cloudpickle",), extra="train"),
         "ray": Entry(target="boxwright.launchers.ray_:RayLauncher", packages=("ray", "cloudpickle"), extra="ray"),
+        "spark": Entry(
+            target="boxwright.launchers.spark_:SparkLauncher", packages=("pyspark", "cloudpickle"), extra="spark"
+        ),
     },
     "recipe": {
         "train": Entry(target="boxwright.recipes.train:train", packages=("torch", "safetensors"), extra="train"),

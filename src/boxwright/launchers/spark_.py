@@ -1,0 +1,273 @@
+"""Strategy `spark`: each worker is a fresh child process of a barrier task.
+
+The active SparkSession is used as it is. Otherwise a session is opened for the launch and closed again. Spark does not
+try a failed barrier stage again: the driver does. Local and standalone masters are tested; YARN and Kubernetes run the
+same code, untested.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+from py4j.protocol import Py4JError
+from pyspark import BarrierTaskContext, InheritableThread, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from boxwright.core.cpu import read_cpu
+from boxwright.core.errors import UsageError
+from boxwright.core.world import World
+from boxwright.launchers.agent import serve
+from boxwright.launchers.base import WorkerSpec
+from boxwright.launchers.engine import Terms, check_terms, run_on_engine
+from boxwright.launchers.group import Patience
+from boxwright.launchers.payload import pack
+from boxwright.launchers.restart import Restart
+from boxwright.launchers.wire import Invitation, Listener
+
+T = TypeVar("T")
+
+_LOOPBACK = "127.0.0.1"
+_GRACE_S = 10.0  # how long an executor that was lost may take to come back before fewer workers will do
+_TURN_S = 0.25
+_LEAVE_S = 10.0
+_FAILURES = (Py4JError, PySparkException, OSError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkLauncher:
+    """Runs a job on the executors of a Spark application; Boxwright must be installed where they are.
+
+    Attributes:
+        master: Spark's master URL; None for the active session's, else for `local` on this machine.
+        cores_per_worker: `spark.task.cpus`; None for an even share of the executors' cores.
+        min_workers: go on with as few where there is no room for all; None for all or nothing.
+        restart: how often all workers start again after one died or its executor was lost.
+        patience: how long workers may take to end when they are stopped.
+        start_timeout_s: how long Spark may take to find room and start the tasks.
+    """
+
+    master: str | None = None
+    cores_per_worker: int | None = None
+    min_workers: int | None = None
+    restart: Restart = field(default_factory=Restart)
+    patience: Patience = field(default_factory=Patience)
+    start_timeout_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        if self.cores_per_worker is not None and self.cores_per_worker < 1:
+            raise UsageError(f"cores_per_worker={self.cores_per_worker!r} is not possible. Use 1 or more, or None.")
+
+    def run(self, job: Callable[[World], T], workers: Sequence[WorkerSpec]) -> T:
+        """Call `job` in every worker with its world, and return the first worker's result.
+
+        Raises:
+            UsageError: the workers contradict each other, the job can't be sent, or Spark has no room.
+            WorkerFailed: a worker failed; all are stopped.
+        """
+        terms = Terms(
+            restart=self.restart,
+            patience=self.patience,
+            min_workers=self.min_workers,
+            start_timeout_s=self.start_timeout_s,
+        )
+        check_terms(terms, workers)
+        data = pack(job, "The job")
+        settings = _room_for(self.master, len(workers), self.cores_per_worker)
+        with open_spark(self.master, settings) as context:
+            granted = int(context.getConf().get("spark.task.cpus", "1"))
+            if self.cores_per_worker not in (None, granted):
+                raise UsageError(
+                    f"cores_per_worker={self.cores_per_worker!r}, but the active session was started with "
+                    f"spark.task.cpus={granted}. Leave it out, or start the session with that setting."
+                )
+            engine = _SparkEngine(context, granted, self.start_timeout_s)
+            return cast(T, run_on_engine(data, workers, engine=engine, terms=terms))
+
+
+def _room_for(master: str | None, workers: int, cores: int | None) -> dict[str, str]:
+    """Return the settings of a session of our own that has room for the workers."""
+    each = cores or max(1, len(read_cpu().allowed) // workers)
+    settings = {"spark.task.cpus": str(cores or 1)}
+    if master is None:
+        settings = {"spark.master": f"local[{workers * each}]", "spark.task.cpus": str(each)}
+    elif not master.startswith(("local", "spark:")):  # elsewhere executors have one core unless told
+        settings |= {"spark.executor.instances": str(workers), "spark.executor.cores": str(cores or 1)}
+    return settings
+
+
+@contextmanager
+def open_spark(master: str | None = None, settings: Mapping[str, str] | None = None) -> Iterator[SparkContext]:
+    """Give the active session's context, or that of a session which lasts as long as this block.
+
+    Nothing of a session of our own is left afterwards, the Java process included.
+
+    Args:
+        master: Spark's master URL; None for the active session's, else for all cores of this machine.
+        settings: Spark's settings for a session of our own.
+
+    Raises:
+        UsageError: the active session has another master.
+    """
+    active = SparkContext._active_spark_context
+    if active is not None:
+        if master not in (None, active.master):
+            raise UsageError(
+                f"master={master!r}, but a session with {active.master!r} is active. "
+                "Leave the master out, or stop that session first."
+            )
+        yield active
+        return
+    settings = dict(settings or {})
+    master = master or settings.get("spark.master", "local[*]")
+    had_gateway = SparkContext._gateway is not None
+    with _undisturbed(master):
+        builder = SparkSession.builder.appName("boxwright")
+        for name, value in (_DEFAULTS | _loopback(master) | settings | {"spark.master": master}).items():
+            builder = builder.config(name, value)
+        session = builder.getOrCreate()
+    try:
+        yield session.sparkContext
+    finally:
+        session.stop()
+        if not had_gateway:
+            _end_gateway()
+
+
+_DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.dynamicAllocation.enabled": "false",  # barrier stages can't be had with it
+    "spark.locality.wait": "0",
+    # Spark checks again and again, by default for ten minutes, whether a barrier stage fits; so do we.
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "10",
+}
+
+
+def _loopback(master: str) -> dict[str, str]:
+    """Return what keeps Spark on this machine, whatever its name resolves to."""
+    if not master.startswith("local"):
+        return {}
+    return {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
+
+
+@contextmanager
+def _undisturbed(master: str) -> Iterator[None]:
+    """Let Spark start with this Python for its tasks, and keep the program's handler of Ctrl-C."""
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT)
+    # Executors elsewhere may have their Python in another place: there Spark's own setting counts.
+    ours = "PYSPARK_PYTHON" not in os.environ and master.startswith(("local", "spark:"))
+    if ours:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    try:
+        yield
+    finally:
+        if ours:
+            del os.environ["PYSPARK_PYTHON"]
+        if main and before is not None:
+            signal.signal(signal.SIGINT, before)
+
+
+def _end_gateway() -> None:
+    """End the Java process, which PySpark would keep until the program ends."""
+    gateway = SparkContext._gateway
+    SparkContext._gateway = SparkContext._jvm = None
+    if gateway is None:
+        return
+    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    gateway.shutdown()
+    if process is None:
+        return
+    if process.stdin is not None:
+        process.stdin.close()  # the sign to leave
+    try:
+        process.wait(_LEAVE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+class _Task:
+    """What each barrier task runs: it stays in `serve`, in one thread, as long as its worker lives."""
+
+    def __init__(self, invitation: Invitation) -> None:
+        self._invitation = invitation
+
+    def __call__(self, _: Iterator[int]) -> Iterator[int]:
+        context = BarrierTaskContext.get()
+        hosts = [info.address.rpartition(":")[0] or info.address for info in context.getTaskInfos()]
+        slot = context.partitionId()
+        serve(self._invitation, slot, hosts[slot])
+        return iter(())
+
+
+@dataclass(frozen=True, slots=True)
+class _SparkEngine:
+    context: SparkContext
+    task_cpus: int
+    start_timeout_s: float
+
+    def listen(self) -> Listener:
+        conf = self.context.getConf()
+        host = conf.get("spark.driver.host") or _LOOPBACK
+        return Listener(host, bind=conf.get("spark.driver.bindAddress"))
+
+    def place(self, invitation: Invitation, count: int, least: int, wait: Callable[[float], None]) -> "_SparkPlacement":
+        start_s = time.monotonic()
+        full_s = self.start_timeout_s if least == count else min(_GRACE_S, self.start_timeout_s)
+        while (room := self._count_slots()) < count:
+            waited_s = time.monotonic() - start_s
+            if waited_s > full_s and room >= least:
+                count = room
+                break
+            if waited_s > self.start_timeout_s:
+                raise UsageError(
+                    f"Spark has room for {room} of {count} workers with {self.task_cpus} cores each after "
+                    f"{waited_s:.0f} s (master {self.context.master!r}). Ask for fewer, give it more executors, or say "
+                    "min_workers if fewer will do."
+                )
+            wait(_TURN_S)
+        cpus = max(self.task_cpus, room * self.task_cpus // count)
+        return _SparkPlacement(self.context, invitation, count, cpus)
+
+    def _count_slots(self) -> int:
+        java: Any = self.context._jsc.sc()
+        return int(java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile()))
+
+
+class _SparkPlacement:
+    def __init__(self, context: SparkContext, invitation: Invitation, count: int, cpus: int) -> None:
+        self.count, self.cpus = count, cpus
+        self._context = context
+        self._group = f"boxwright-{uuid.uuid4()}"
+        self._failure: str | None = None
+        self._thread = InheritableThread(target=self._run, args=(_Task(invitation),), daemon=True)
+        self._thread.start()
+
+    def _run(self, task: _Task) -> None:
+        try:
+            self._context.setJobGroup(self._group, "boxwright workers", interruptOnCancel=True)
+            self._context.parallelize(range(self.count), self.count).barrier().mapPartitions(task).collect()
+        except _FAILURES as error:
+            self._failure = str(error).strip() or type(error).__name__
+
+    def failure(self) -> str | None:
+        return self._failure
+
+    def close(self) -> None:
+        self._thread.join(_LEAVE_S)
+        if self._thread.is_alive():
+            with suppress(*_FAILURES):
+                self._context.cancelJobGroup(self._group)
+            self._thread.join(_LEAVE_S)
