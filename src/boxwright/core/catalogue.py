@@ -65,11 +65,12 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
         "train_config": Entry(target="boxwright.recipes.train:TrainConfig", packages=("torch",), extra="train"),
         "demo": Entry(target="boxwright.recipes.demo:run_demo", packages=("torch", "safetensors"), extra="train"),
     },
-    # Files that hold weights only: something with torch must build the network around them.
     "opener": {
+        # Weights only: something with torch must build the network around them.
         "checkpoint": Entry(
             target="boxwright.recipes.checkpoint:open_checkpoint", packages=("torch", "safetensors"), extra="train"
         ),
+        "onnx": Entry(target="boxwright.recipes.onnx_file:open_onnx", packages=("onnxruntime",), extra="onnx"),
     },
     "measure": {
         "network_cost": Entry(target="boxwright.recipes.checkpoint:measure_cost", packages=("torch",), extra="train"),
@@ -79,6 +80,18 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
         "onnx": Entry(
             target="boxwright.runtimes.export:export_onnx", packages=("torch", "onnx", "onnxscript"), extra="export"
         ),
+    },
+    "quantizer": {
+        "onnx_qlinear": Entry(
+            target="boxwright.runtimes.onnx_quantize:quantize_static", packages=("onnx", "onnxruntime"), extra="export"
+        ),
+        "onnx_integer": Entry(
+            target="boxwright.runtimes.onnx_quantize:quantize_dynamic", packages=("onnx", "onnxruntime"), extra="export"
+        ),
+    },
+    # What data of other libraries is read with.
+    "source": {
+        "table": Entry(target="boxwright.accel.estimator.tables:Tables", packages=("torch", "pyarrow"), extra="spark"),
     },
     "evaluator": {
         "coco": Entry(target="boxwright.evaluation.coco:CocoEvaluator", packages=("hotcoco",), extra="eval"),

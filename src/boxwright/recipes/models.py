@@ -17,7 +17,7 @@ from boxwright.core.log import get_logger
 from boxwright.core.spec import OutputForm, Preprocessing, Spec
 from boxwright.detector.postprocess import anchor_grid
 from boxwright.runtimes.artifact import is_artifact, open_artifact
-from boxwright.runtimes.base import Session
+from boxwright.runtimes.base import Session, Tuning
 
 _log = get_logger(__name__)
 _SUFFIXES = (".safetensors", ".pth", ".onnx")
@@ -91,8 +91,13 @@ def find_model(model: str | Path) -> Path:
     )
 
 
-def open_model(model: str | Path, options: ModelOptions | None = None) -> Session:
+def open_model(model: str | Path, options: ModelOptions | None = None, tuning: Tuning | None = None) -> Session:
     """Return a session for MODEL.
+
+    Args:
+        model: a name, a file or an artifact folder.
+        options: what the user says about it.
+        tuning: how a converted model shall use the machine.
 
     Raises:
         CheckpointError: there is no such model, or its file can't be used.
@@ -104,17 +109,20 @@ def open_model(model: str | Path, options: ModelOptions | None = None) -> Sessio
     if path.is_dir():
         if not is_artifact(path):
             raise CheckpointError(f"The folder {str(path)!r} holds no artifact.json: it is not an artifact.")
-        session = open_artifact(path)
+        session = open_artifact(path, tuning)
         if options.size_hw not in (None, session.spec.size_hw):
             raise UsageError(f"The artifact's input size is {session.spec.size_hw!r} and can't be changed.")
-        _refuse(path, output_form=options.output, act=options.activation)
+        refuse(path, output_form=options.output, act=options.activation)
         session.spec = options.apply(session.spec)
         return session
     if path.suffix.lower() == ".onnx":
-        _refuse(path, act=options.activation)
-        return _open_onnx(path, options)
+        refuse(path, act=options.activation)
+        from_onnx: Session = catalogue.load("opener", "onnx")(path, options, tuning)
+        return from_onnx
     if path.suffix.lower() in _CHECKPOINTS:
-        _refuse(path, output_form=options.output)
+        refuse(path, output_form=options.output)
+        if tuning not in (None, Tuning()):
+            raise UsageError(f"{tuning!r} does not apply to {path.name}, which runs in PyTorch. Convert it first.")
         opened: Session = catalogue.load("opener", "checkpoint")(path, options)
         return opened
     raise CheckpointError(
@@ -156,40 +164,7 @@ def parse_names(text: str) -> tuple[str, ...]:
     return names
 
 
-def _open_onnx(path: Path, options: ModelOptions) -> Session:
-    catalogue.load("runtime", "onnxruntime")  # answers a missing package with the pip command
-    from boxwright.runtimes.onnxruntime_ import OnnxFile, OnnxSession
-
-    file = OnnxFile(path)
-    if options.size_hw and file.size_hw and options.size_hw != file.size_hw:
-        raise UsageError(
-            f"The input size of {path.name} is fixed to {file.size_hw!r}; {options.size_hw!r} can't be used."
-        )
-    spec = file.stored_spec
-    if spec is not None:
-        _refuse(path, output_form=options.output)
-    else:
-        size_hw = file.size_hw or options.size_hw
-        if size_hw is None:
-            raise UsageError(f"{path.name} takes any input size and does not name one. Give it with --size.")
-        probes = file.run(np.full((file.batch or 1, 3, *size_hw), 114, np.float32))
-        if probes.ndim != 3 or probes.shape[1] != len(anchor_grid(size_hw, (8, 16, 32))[0]) or probes.shape[2] < 6:
-            raise CheckpointError(
-                f"{path.name} gives an output of shape {probes.shape!r} for an input of {size_hw!r}: "
-                "that is no YOLOX detector."
-            )
-        probe, columns = probes[0], probes.shape[2]
-        if options.names is None:
-            names, ids = default_names(columns - 5, path)
-        else:  # `apply` puts the user's names in, once it has counted them
-            names, ids = tuple(f"class_{i}" for i in range(columns - 5)), ()
-        form = options.output or guess_form(probe, size_hw)
-        _log.info("%s does not describe itself; its output is taken as %r.", path.name, form)
-        spec = Spec(names=names, size_hw=size_hw, output=form, category_ids=ids)
-    return OnnxSession(file, options.apply(spec))
-
-
-def _refuse(path: Path, **options: str | None) -> None:
+def refuse(path: Path, **options: str | None) -> None:
     """Refuse options that this kind of file leaves no room for."""
     for name, value in options.items():
         if value is not None:

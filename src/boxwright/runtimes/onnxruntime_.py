@@ -1,121 +1,215 @@
-"""ONNX Runtime on the CPU: a plain fp32 session over an exported or a given file. No torch is needed to run it."""
+"""ONNX Runtime on the CPU: fp32, int8 static ("qlinear") and int8 dynamic ("integer"). Running needs no torch.
 
-import json
+The folder holds one file, optimised at ONNX Runtime's extended level: constants folded, SiLU one operator, quantised
+operators in place of their float ones. That much is the same on every machine. What depends on the instruction set
+(blocked layouts) is left to the moment of loading, so the folder can be moved.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import onnxruntime
-from numpy.typing import NDArray
 from onnxruntime.capi import onnxruntime_pybind11_state as _state
 
 from boxwright.core import catalogue
-from boxwright.core.errors import CheckpointError
-from boxwright.core.spec import Spec
+from boxwright.core.cpu import read_cpu
+from boxwright.core.errors import CheckpointError, ConversionError, UsageError
+from boxwright.core.signature import Array, Port, Signature
+from boxwright.core.types import Precision
+from boxwright.runtimes.base import Choice, Tuning, one_by_one
+from boxwright.runtimes.calibrate import Calibration
 
 MODEL_FILE = "model.onnx"
-METADATA_KEY = "boxwright"
+MODES = {Precision.FP32: ("",), Precision.INT8: ("qlinear", "integer")}
 
+_EXTENDED = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
 # ONNX Runtime's errors share no base class of their own.
 _ERRORS = tuple(v for v in vars(_state).values() if isinstance(v, type) and issubclass(v, Exception))
+_DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(double)": "float64",
+    "tensor(bool)": "bool",
+    "tensor(int8)": "int8",
+    "tensor(uint8)": "uint8",
+    "tensor(int16)": "int16",
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+}
 
 
-class OnnxFile:
-    """An opened ONNX file: what it says of itself, and a way to run it.
+class OnnxGraph:
+    """An ONNX file behind the graph seam.
 
     Attributes:
-        batch: the batch size if it is fixed.
-        size_hw: the input size if it is fixed.
-        stored_spec: the description that an export of ours carries.
+        path: the file.
+        signature: what it takes and gives.
+        metadata: texts that the file carries.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._session: Any = _open(path)
-        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
-        if len(inputs) != 1 or len(inputs[0].shape) != 4 or len(outputs) != 1:
-            raise CheckpointError(
-                f"{str(path)!r} is not a detector of this family: it has inputs {[i.shape for i in inputs]!r} and "
-                f"outputs {[o.shape for o in outputs]!r}; it needs one (B, 3, H, W) input and one (B, A, 5 + C) output."
-            )
-        self._input = inputs[0].name
-        batch, _, height, width = (d if isinstance(d, int) else None for d in inputs[0].shape)
-        self.batch: int | None = batch
-        self.size_hw: tuple[int, int] | None = (height, width) if height and width else None
-        self.stored_spec = self._read_spec()
-
-    def run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the file's output for exactly these images.
+    def __init__(self, path: Path, signature: Signature | None = None, tuning: Tuning | None = None) -> None:
+        """Open a file; without a signature, its own inputs and outputs make one.
 
         Raises:
-            CheckpointError: the file does not take such images.
+            CheckpointError: there is no such file, or ONNX Runtime can't load it.
         """
-        try:
-            out: NDArray[np.float32] = self._session.run(None, {self._input: np.ascontiguousarray(images)})[0]
-        except _ERRORS as error:
-            raise CheckpointError(
-                f"{str(self.path)!r} can't run {images.dtype} images of shape {images.shape!r}: {_reason(error)}"
-            ) from error
-        return out
+        tuning = tuning or Tuning()
+        self.path = path
+        cores = read_cpu().usable_cores
+        side_by_side = tuning.hint == "throughput"
+        self._streams = tuning.streams or (max(1, cores // (tuning.threads or 1)) if side_by_side else 1)
+        options = _options(tuning.threads or (1 if side_by_side else max(1, cores // self._streams)))
+        if self._streams > 1:
+            # A thread that waits by spinning takes the core from the request beside it.
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self._session: Any = _open(path, options)
+        self.signature = signature or _read_signature(self._session)
+        self.metadata: Mapping[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
+        self._inputs = [i.name for i in self._session.get_inputs()]
+        self._outputs = [o.name for o in self._session.get_outputs()]
+        self._pool: ThreadPoolExecutor | None = None
 
-    def _read_spec(self) -> Spec | None:
-        stored = self._session.get_modelmeta().custom_metadata_map.get(METADATA_KEY)
-        if stored is None:
-            return None
-        try:
-            return Spec.from_dict(json.loads(stored))
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-            raise CheckpointError(f"The description inside {str(self.path)!r} can't be read: {error!r}") from error
+    def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        """Return the outputs for flat inputs.
 
-
-class OnnxSession:
-    """An ONNX file behind the session seam; any number of images, also where the file's batch is fixed."""
-
-    def __init__(self, file: OnnxFile, spec: Spec) -> None:
-        self.spec = spec
-        self._file: OnnxFile | None = file
-
-    def __call__(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the (B, A, 5 + C) output of a (B, 3, H, W) input."""
-        if self._file is None:
+        Raises:
+            CheckpointError: the file does not take such inputs, or the graph is closed.
+        """
+        if self._session is None:
             raise CheckpointError("This session is closed. Load the model again.")
-        file, count = self._file, len(images)
-        if file.batch is None or file.batch == count:
-            return file.run(images)
-        filling = -count % file.batch
-        if filling:
-            images = np.concatenate((images, np.repeat(images[-1:], filling, axis=0)))
-        parts = [file.run(images[at : at + file.batch]) for at in range(0, len(images), file.batch)]
-        return np.concatenate(parts)[:count]
+        feeds = {name: np.ascontiguousarray(a) for name, a in zip(self._inputs, inputs, strict=True)}
+        try:
+            return tuple(self._session.run(self._outputs, feeds))
+        except _ERRORS as error:
+            given = " and ".join(f"{a.dtype} of shape {a.shape!r}" for a in inputs)
+            raise CheckpointError(f"{str(self.path)!r} can't run {given}: {_reason(error)}") from error
+
+    def run_all(self, requests: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:
+        """Yield the outputs of many requests in their order, `Tuning.streams` of them computed side by side."""
+        if self._streams == 1:
+            yield from one_by_one(self, requests)
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._streams, thread_name_prefix="onnxruntime")
+        waiting: deque[Future[tuple[Array, ...]]] = deque()
+        try:
+            for inputs in requests:
+                waiting.append(self._pool.submit(self.run, inputs))
+                # One more than can run, so that no thread waits for the caller.
+                if len(waiting) > self._streams:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
     def close(self) -> None:
-        """Let go of the file."""
-        self._file = None
+        """Let go of the file and end the threads."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        self._pool = self._session = None
 
 
 class OnnxRuntime:
-    """Exports to one ONNX file and runs it."""
+    """Exports a torch model to ONNX, quantises it if asked, and runs it."""
 
     name = "onnxruntime"
 
-    def convert(self, model: Any, spec: Spec, folder: Path) -> None:
-        """Write `model.onnx` with the spec inside."""
-        catalogue.load("exporter", "onnx")(model, spec, folder / MODEL_FILE)
+    def convert(self, source: Any, choice: Choice, folder: Path, calibration: Calibration | None) -> dict[str, Any]:
+        """Write `model.onnx`, optimised at the extended level; return how it was made."""
+        _check(choice, calibration)
+        with TemporaryDirectory(prefix="boxwright-onnx-") as scratch:
+            exported = Path(scratch) / "exported.onnx"
+            recipe: dict[str, Any] = catalogue.load("exporter", "onnx")(source, exported)
+            if choice.precision is Precision.INT8:
+                quantised = Path(scratch) / "quantised.onnx"
+                quantize = catalogue.load("quantizer", f"onnx_{choice.mode}")
+                recipe["quantisation"] = quantize(exported, quantised, calibration)
+                exported = quantised
+            optimise_file(exported, folder / MODEL_FILE)
+        return recipe | {"optimised": "extended", "onnxruntime": onnxruntime.__version__}
 
-    def load(self, folder: Path, spec: Spec) -> OnnxSession:
-        """Return a session over the folder's file."""
-        return OnnxSession(OnnxFile(folder / MODEL_FILE), spec)
+    def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> OnnxGraph:  # noqa: ARG002
+        """Return a graph over the folder's file."""
+        return OnnxGraph(folder / MODEL_FILE, signature, tuning)
 
 
-def _open(path: Path) -> Any:
-    if not path.is_file():
-        raise CheckpointError(f"There is no model file at {str(path)!r}. Check the path.")
+def optimise_file(path: Path, target: Path) -> None:
+    """Write what ONNX Runtime makes of a file at its extended level, which holds on any machine.
+
+    Raises:
+        ConversionError: ONNX Runtime can't load the file.
+    """
+    options = _options(1)
+    options.graph_optimization_level = _EXTENDED
+    options.optimized_model_filepath = str(target)
+    try:
+        onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except _ERRORS as error:
+        raise ConversionError(f"ONNX Runtime can't run the exported model: {_reason(error)}") from error
+
+
+def _check(choice: Choice, calibration: Calibration | None) -> None:
+    if choice.precision not in MODES:
+        raise UsageError(
+            f"ONNX Runtime does not run precision {str(choice.precision)!r} on a CPU. "
+            f"Use {' or '.join(repr(str(p)) for p in MODES)}."
+        )
+    modes = MODES[choice.precision]
+    if choice.mode not in modes:
+        offer = " or ".join(repr(mode) for mode in modes)
+        raise UsageError(
+            f"mode={choice.mode!r} is no way to convert to precision {str(choice.precision)!r} for ONNX Runtime. "
+            f"Use {offer}."
+        )
+    if choice.channels_last:
+        raise UsageError("channels_last does not apply to ONNX Runtime, which chooses layouts itself. Leave it out.")
+    if choice.mode == "qlinear" and calibration is None:
+        raise UsageError("mode='qlinear' needs calibration inputs. Give images of your own data, or use 'integer'.")
+
+
+def _options(threads: int) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # its warnings go to stderr past any logger
+    # Said always: left to itself it counts the machine's cores, not ours, and pins its threads to them.
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    return options
+
+
+def _open(path: Path, options: Any) -> Any:
+    if not path.is_file():
+        raise CheckpointError(f"There is no model file at {str(path)!r}. Check the path.")
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except _ERRORS as error:
         raise CheckpointError(f"{str(path)!r} can't be loaded by ONNX Runtime: {_reason(error)}") from error
+
+
+def _read_signature(session: Any) -> Signature:
+    inputs, outputs = (
+        tuple(
+            Port(
+                name=value.name,
+                dtype=_DTYPES.get(value.type, value.type),
+                shape=tuple(d if isinstance(d, int) and d > 0 else None for d in value.shape),
+            )
+            for value in values
+        )
+        for values in (session.get_inputs(), session.get_outputs())
+    )
+    return Signature(
+        inputs=inputs,
+        outputs=outputs,
+        call={"tuple": [{"tuple": [{"leaf": i} for i in range(len(inputs))]}, {"dict": {}}]},
+        result={"dict": {port.name: {"leaf": i} for i, port in enumerate(outputs)}},
+    )
 
 
 def _reason(error: Exception) -> str:

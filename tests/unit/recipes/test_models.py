@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 from support.scenes import NAMES, scene
@@ -9,6 +10,7 @@ from support.toy import save_graph, save_toy_onnx, toy_spec
 from boxwright.core.coco_classes import COCO_CATEGORY_IDS, COCO_NAMES
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.recipes.models import ModelOptions, default_names, find_model, guess_form, open_model, parse_names
+from boxwright.runtimes.base import Tuning
 from boxwright.vision.letterbox import to_input
 
 FORMS = ("raw", "scores", "decoded")
@@ -78,8 +80,8 @@ def test_a_file_that_only_calls_itself_onnx_is_refused(tmp_path: Path) -> None:
     ("made", "message"),
     [
         ({"inputs": 2}, "not a detector of this family"),
-        ({"channels": 4}, r"can't run float32 images of shape \(1, 3, 64, 64\)"),
-        ({"dtype": TensorProto.FLOAT16}, "can't run float32 images"),
+        ({"channels": 4}, "not a detector of this family"),
+        ({"dtype": TensorProto.FLOAT16}, "no YOLOX detector"),
         ({}, "no YOLOX detector"),
     ],
 )
@@ -120,6 +122,30 @@ def test_the_user_may_overrule_the_guess(tmp_path: Path) -> None:
 def test_a_described_file_is_taken_at_its_word(tmp_path: Path) -> None:
     spec = toy_spec(model="yolox_nano", preprocessing="legacy", category_ids=(10, 20, 30), activation="relu")
     assert open_model(save_toy_onnx(tmp_path / "toy.ONNX", spec=spec)).spec == spec
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"names": []}', '{"names": ["a"], "size_hw": [63, 64]}'])
+def test_a_broken_description_inside_a_file_is_refused(tmp_path: Path, text: str) -> None:
+    path = save_toy_onnx(tmp_path / "toy.onnx", spec=toy_spec())
+    model = onnx.load(path)
+    model.metadata_props[0].value = text
+    onnx.save(model, path)
+    with pytest.raises(CheckpointError, match=r"description inside '.*toy\.onnx' can't be read"):
+        open_model(path)
+
+
+def test_images_of_another_size_are_refused(tmp_path: Path) -> None:
+    session = open_model(save_toy_onnx(tmp_path / "toy.onnx"))
+    with pytest.raises(UsageError, match=r"takes the shape .*, not \(1, 3, 32, 32\)"):
+        session(np.zeros((1, 3, 32, 32), np.float32))
+
+
+def test_threads_are_for_converted_models(tmp_path: Path) -> None:
+    (tmp_path / "weights.pth").touch()
+    with pytest.raises(UsageError, match=r"threads=2.* does not apply to weights\.pth"):
+        open_model(tmp_path / "weights.pth", tuning=Tuning(threads=2))
+    path = save_toy_onnx(tmp_path / "toy.onnx", spec=toy_spec())
+    assert open_model(path, tuning=Tuning(threads=1)).spec == toy_spec()
 
 
 def test_new_names_replace_the_files_and_drop_its_category_ids(tmp_path: Path) -> None:
