@@ -25,6 +25,7 @@ from boxwright.accel.checkpoint import load_checkpoint, save_checkpoint
 from boxwright.accel.loaders import NanoLoader, move, share
 from boxwright.accel.module import NanoModule, ScaledOptimizer, model_dtype
 from boxwright.accel.plan import Plan
+from boxwright.accel.strategy import make_launcher
 from boxwright.core import catalogue
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import UsageError
@@ -33,7 +34,9 @@ from boxwright.core.types import Precision
 from boxwright.core.world import World
 from boxwright.devices.base import Device
 from boxwright.launchers.allocator import read_allocator
+from boxwright.launchers.base import Launcher
 from boxwright.launchers.external import from_environment
+from boxwright.launchers.placement import ELSEWHERE
 
 _log = get_logger(__name__)
 _COLLECTIVE_TIMEOUT = timedelta(minutes=5)
@@ -56,7 +59,8 @@ class TorchNano:
 
     Args:
         num_processes: how many processes; 1 stays in this one.
-        strategy: what starts them: "subprocess" or "spawn".
+        strategy: what starts them: "subprocess", "spawn", "ray" or "spark", or a launcher with settings of its own,
+            such as `RayLauncher(address="auto", restart=Restart(max_restarts=2))`.
         precision: 64, 32, 16, "bf16" or "bf16-true"; each is what it says.
         device: "cpu" or "cuda".
         use_ipex: use Intel's extension where it is installed and fits, else the same optimisations of stock PyTorch.
@@ -86,7 +90,7 @@ class TorchNano:
         self,
         num_processes: int | None = None,
         use_ipex: bool = False,
-        strategy: str | None = None,
+        strategy: str | Launcher | None = None,
         precision: str | int = 32,
         cpu_for_each_process: Sequence[Sequence[int]] | None = None,
         channels_last: bool = False,
@@ -100,6 +104,9 @@ class TorchNano:
         find_unused_parameters: bool = False,
         batch: int = 0,
     ) -> None:
+        launcher: Launcher | None = None
+        if strategy is not None and not isinstance(strategy, str):
+            launcher, strategy = strategy, strategy.name
         strategy = _one_of("strategy", strategy, "distributed_backend", distributed_backend)
         device = _one_of("device", device, "accelerator", accelerator) or "cpu"
         self._device: Device = catalogue.load("device", device)()
@@ -109,6 +116,10 @@ class TorchNano:
             raise UsageError(
                 f"num_processes={num_processes!r}, but an outer launcher has started {self._external.world_size} "
                 "processes already. Leave num_processes out, or start the program without that launcher."
+            )
+        if self.is_external and strategy in ELSEWHERE:
+            raise UsageError(
+                f"strategy={strategy!r}, but an outer launcher has started the processes already. Give one of them."
             )
         self._use_ipex = ipex.decide(use_ipex)
         allocator = read_allocator()
@@ -128,7 +139,9 @@ class TorchNano:
             device_count=self._device.count(),
             allocator=allocator,
             world_size=self._external.world_size if self.is_external else None,
+            more_notes=() if launcher is None else launcher.notes(wanted or 1),
         )
+        self._launcher = _StaysHere(launcher)
         self._seed = seed
         self._ddp: dict[str, Any] = {
             _SYNC_BUFFERS: broadcast_buffers,
@@ -367,14 +380,15 @@ class TorchNano:
             return function(self, *args, **kwargs)
         for line in self.plan.lines():
             _log.debug("%s", line)
-        if self._external.world_size > 1 or self.plan.processes == 1:
+        if self._external.world_size > 1 or self.plan.strategy == "none":
             world = self._external if self._external.world_size > 1 else World.single()
             worker = self.plan.workers[min(world.local_rank, self.plan.processes - 1)]
             # Never more than torch has now: the user's OMP_NUM_THREADS is a limit too.
             with self._work(world, min(worker.threads, torch.get_num_threads())):
                 return function(self, *args, **kwargs)
         job = _Job(self, function, args, kwargs)
-        outcome = catalogue.load("launcher", self.plan.strategy)().run(job, self.plan.workers)
+        launcher = self._launcher.value or make_launcher(self.plan.strategy)
+        outcome: _Outcome = launcher.run(job, self.plan.workers)
         for module, state in zip(_modules((self.__dict__, args, kwargs)), outcome.states, strict=True):
             module.load_state_dict(state)
         return outcome.result
@@ -406,6 +420,16 @@ class _Outcome:
         self.states = states
 
 
+class _StaysHere:
+    """Holds what workers need not have: they would import the engine behind it."""
+
+    def __init__(self, value: Launcher | None = None) -> None:
+        self.value = value
+
+    def __reduce__(self) -> tuple[type["_StaysHere"], tuple[()]]:
+        return _StaysHere, ()
+
+
 class _Job:
     """What crosses the border to a worker: the nano object, the function and its arguments."""
 
@@ -413,7 +437,7 @@ class _Job:
         self.nano, self.function, self.args, self.kwargs = nano, function, args, kwargs
 
     def __call__(self, world: World) -> _Outcome:
-        threads = self.nano.plan.workers[world.rank].threads
+        threads = torch.get_num_threads()  # as the launcher has set OMP_NUM_THREADS
         held = _modules((self.nano.__dict__, self.args, self.kwargs))
         with self.nano._work(world, threads):
             result = self.function(self.nano, *self.args, **self.kwargs)

@@ -12,7 +12,7 @@ from boxwright.core.types import Precision
 from boxwright.devices.support import Support, cpu_support
 from boxwright.launchers.allocator import Allocator
 from boxwright.launchers.base import WorkerSpec
-from boxwright.launchers.placement import make_workers
+from boxwright.launchers.placement import ELSEWHERE, make_workers, make_workers_anywhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,11 @@ class Plan:
             f"precision    {self.precision}" + (f" ({self.precision_why})" if self.precision_why else ""),
             f"processes    {self.processes} ({self.strategy})",
         ]
+        if self.workers[0].anywhere:
+            lines.append(f"  each       its share of the machine where {self.strategy} starts it")
         for worker in self.workers:
+            if worker.anywhere:
+                continue
             cores = format_cpu_list(worker.cores) if worker.cores else "as the system gives them"
             threads = "1 thread" if worker.threads == 1 else f"{worker.threads} threads"
             lines.append(f"  rank {worker.rank:<3}   cpus {cores}, {threads}")
@@ -88,7 +92,10 @@ class Plan:
             "precision_why": self.precision_why,
             "strategy": self.strategy,
             "processes": self.processes,
-            "workers": [{"rank": w.rank, "cpus": list(w.cores), "threads": w.threads} for w in self.workers],
+            "workers": [
+                {"rank": w.rank, "cpus": list(w.cores), "threads": None if w.anywhere else w.threads}
+                for w in self.workers
+            ],
             "allocator": self.allocator,
             "batch": self.batch,
             "batch_per_process": self.batch_per_process,
@@ -115,6 +122,7 @@ class Plan:
         device_count: int = 1,
         allocator: Allocator | None = None,
         world_size: int | None = None,
+        more_notes: Sequence[str] = (),
     ) -> "Plan":
         """Return the plan for what a user asked for on this machine. A pure function: it reads nothing.
 
@@ -132,6 +140,7 @@ class Plan:
             device_count: how many devices there are.
             allocator: this process's, as `read_allocator()` gives it; None leaves it out of the plan.
             world_size: all processes, where others have started them and some are on other machines.
+            more_notes: what the launcher says of itself.
 
         Raises:
             UsageError: a choice is unknown, or two contradict each other; the message says what to do instead.
@@ -146,10 +155,21 @@ class Plan:
             support = cpu_support(precision, cpu.isa)
         if not support.ok:
             raise UsageError(f"precision={str(precision)!r} does not train on device={device!r}: {support.note}.")
-        notes = []
+        notes = list(more_notes)
         processes = num_processes if num_processes is not None else (1 if device == "cpu" else device_count)
         if processes < 1:
             raise UsageError(f"num_processes={processes!r} is not possible. Ask for at least 1.")
+        elsewhere = strategy in ELSEWHERE
+        if elsewhere and device != "cpu":
+            raise UsageError(
+                f"strategy={strategy!r} hands out cpus only, so device={device!r} can't be had with it. "
+                "Use device='cpu', or strategy='subprocess' on a machine that has the device."
+            )
+        if elsewhere and cpu_for_each_process is not None:
+            raise UsageError(
+                f"cpu_for_each_process names cpus of this machine, and strategy={strategy!r} has others. "
+                "Each process gets its share of the machine where it is started; cores_per_worker says how much."
+            )
         if device != "cpu" and processes > device_count:
             raise UsageError(
                 f"num_processes={processes!r} needs as many {device} devices, but there are {device_count}. "
@@ -165,10 +185,13 @@ class Plan:
                 "cpu_for_each_process pins processes that are started. One process stays where it is: use "
                 "num_processes=2 or more, or start the program with `taskset` or `boxwright run`."
             )
-        workers = tuple(make_workers(cpu, processes, cpu_for_each_process=cpu_for_each_process))
-        if cpu.quota is not None:
+        if elsewhere:
+            workers = tuple(make_workers_anywhere(processes))
+        else:
+            workers = tuple(make_workers(cpu, processes, cpu_for_each_process=cpu_for_each_process))
+        if cpu.quota is not None and not elsewhere:
             notes.append(f"the container's quota of {cpu.quota:g} cpus limits the threads")
-        if processes == 1:
+        if processes == 1 and not elsewhere:
             strategy = "none"
         if allocator is not None:
             workers = tuple(replace(worker, env=(*allocator.variables, *worker.env)) for worker in workers)
@@ -179,7 +202,7 @@ class Plan:
             precision_why=support.note or (_compare_with_bf16(cpu) if device == "cpu" else ""),
             strategy=strategy,
             workers=workers,
-            allocator="" if allocator is None else allocator.describe(started=processes > 1),
+            allocator="" if allocator is None else allocator.describe(started=strategy != "none"),
             batch=batch,
             lr_factor=float(world_size or processes) if scales else 1.0,
             lr_warmup_epochs=warmup_epochs,

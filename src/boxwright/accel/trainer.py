@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from boxwright.accel import ipex
 from boxwright.accel.plan import Plan
+from boxwright.accel.strategy import make_launcher
 from boxwright.core import catalogue
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import UsageError
@@ -22,6 +23,7 @@ from boxwright.core.log import get_logger
 from boxwright.core.types import Precision
 from boxwright.core.world import World
 from boxwright.launchers.allocator import read_allocator
+from boxwright.launchers.base import Launcher
 
 _log = get_logger(__name__)
 _LIGHTNING_NAMES = {
@@ -80,7 +82,8 @@ class Trainer(LightningTrainer):
     Args:
         num_processes: how many processes; 1 stays in this one.
         use_ipex: channels last and the optimisations of stock PyTorch; Intel's extension itself is for `TorchNano`.
-        strategy: "subprocess" or "spawn"; anything else goes to Lightning, for one process.
+        strategy: "subprocess", "spawn", "ray" or "spark", or a launcher with settings of its own; anything else goes
+            to Lightning, for one process.
         distributed_backend: the same as `strategy`.
         cpu_for_each_process: which cpus each process gets, instead of an even share.
         channels_last: lay images and weights channels last in memory.
@@ -102,6 +105,9 @@ class Trainer(LightningTrainer):
         **lightning: Any,
     ) -> None:
         ours = catalogue.names("launcher")
+        launcher: Launcher | None = None
+        if getattr(strategy, "name", None) in ours:
+            launcher, strategy = strategy, strategy.name
         if isinstance(strategy, str) and strategy in ours:
             if distributed_backend not in (None, strategy):
                 raise UsageError(
@@ -133,7 +139,9 @@ class Trainer(LightningTrainer):
             auto_lr=auto_lr,
             channels_last=channels_last or use_ipex,
             allocator=read_allocator(),
+            more_notes=() if launcher is None else launcher.notes(num_processes or 1),
         )
+        self._our_launcher = launcher
         if ipex.decide(use_ipex):
             raise UsageError(
                 "use_ipex=True with the installed extension is for TorchNano. Leave it out of the Trainer."
@@ -160,11 +168,12 @@ class Trainer(LightningTrainer):
         """
         if self.plan.channels_last:
             model.to(memory_format=torch.channels_last)
-        if self.plan.processes == 1:
+        if self.plan.strategy == "none":
             super().fit(model, *args, **kwargs)
             return
         job = _FitJob(self.plan, self._settings, model, args, kwargs)
-        outcome = catalogue.load("launcher", self.plan.strategy)().run(job, self.plan.workers)
+        launcher = self._our_launcher or make_launcher(self.plan.strategy)
+        outcome: Any = launcher.run(job, self.plan.workers)
         model.load_state_dict(outcome["weights"])
         self._take_back(model, outcome)
 
@@ -279,8 +288,9 @@ class _FitJob:
         trainer = LightningTrainer(
             **settings,
             accelerator="cpu",
-            devices=world.local_world_size,
-            num_nodes=max(world.world_size // world.local_world_size, 1),
+            # Lightning wants machines of one size. On the CPU it may take all processes for those of one machine.
+            devices=world.world_size,
+            num_nodes=1,
             strategy=DDPStrategy(process_group_backend="gloo"),
             plugins=[*plugins, *precision.pop("plugins", [])],
             **precision,

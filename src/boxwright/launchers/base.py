@@ -126,6 +126,15 @@ def current_attempt() -> int:
 class Launcher(Protocol):
     """Runs one function in several processes at once."""
 
+    @property
+    def name(self) -> str:
+        """What users call it: its name in the catalogue."""
+        ...
+
+    def notes(self, workers: int) -> list[str]:
+        """Return what a plan of so many workers should say about restarts and the like."""
+        ...
+
     def run(self, job: Callable[[World], T], workers: Sequence[WorkerSpec]) -> T:
         """Call `job` in every worker with its world, and return the first worker's result.
 

@@ -91,19 +91,31 @@ class Terms:
     min_workers: int | None = None
     start_timeout_s: float = 120.0
 
+    def __post_init__(self) -> None:
+        if self.start_timeout_s <= 0:
+            raise UsageError(f"start_timeout_s={self.start_timeout_s!r} leaves no time to start. Use more than 0.")
 
-def check_terms(terms: Terms, workers: Sequence[WorkerSpec]) -> None:
-    """Refuse terms that contradict themselves or the number of workers.
+    def notes(self, workers: int) -> list[str]:
+        """Return what a plan of so many workers should say.
+
+        Raises:
+            UsageError: `min_workers` does not fit them.
+        """
+        least = self.min_workers
+        if least is not None and not 1 <= least <= workers:
+            raise UsageError(f"min_workers={least!r} does not fit {workers} workers. Use 1 to {workers}.")
+        fewer = f"where there is no room for {workers} processes, {least} will do; numbers change a little then"
+        return [*self.restart.notes(), *([fewer] if least is not None and least < workers else [])]
+
+
+def check_workers(workers: Sequence[WorkerSpec], terms: Terms) -> None:
+    """Refuse workers that are not all the ranks of one world, or that the terms don't fit.
 
     Raises:
-        UsageError: they do.
+        UsageError: they are not, or don't.
     """
-    check_one_machine(workers)
-    least = terms.min_workers
-    if least is not None and not 1 <= least <= len(workers):
-        raise UsageError(f"min_workers={least!r} does not fit {len(workers)} workers. Use 1 to {len(workers)}.")
-    if terms.start_timeout_s <= 0:
-        raise UsageError(f"start_timeout_s={terms.start_timeout_s!r} leaves no time to start. Use more than 0.")
+    check_one_machine(workers)  # the engine's machines are found later: here they are still one
+    terms.notes(len(workers))
 
 
 def run_on_engine(job: bytes, workers: Sequence[WorkerSpec], *, engine: Engine, terms: Terms) -> Any:
@@ -119,7 +131,7 @@ def run_on_engine(job: bytes, workers: Sequence[WorkerSpec], *, engine: Engine, 
         UsageError: the workers contradict each other, or the engine has no room for them.
         WorkerFailed: a worker failed; all are stopped.
     """
-    check_terms(terms, workers)
+    check_workers(workers, terms)
     result = None
     interrupts = Interrupts()
     with interrupts, launch_folder() as folder, suppress(_Interrupted):

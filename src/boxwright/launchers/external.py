@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from boxwright.core.cpu import Cpu, split_cores
 from boxwright.core.errors import UsageError
@@ -71,6 +71,12 @@ def find_own_worker(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalLauncher:
     """Runs a job in this very process, which is one worker of a world that somebody else has made."""
+
+    name: ClassVar[str] = "external"
+
+    def notes(self, workers: int) -> list[str]:  # noqa: ARG002  the same for any number
+        """Return nothing: restarts are up to who started the processes."""
+        return []
 
     def run(self, job: Callable[[World], T], workers: Sequence[WorkerSpec]) -> T:
         """Call `job` with this process's world on its worker's cores, and return this worker's own result.

@@ -8,6 +8,9 @@ from boxwright.core.errors import UsageError
 from boxwright.core.procfs import format_cpu_list
 from boxwright.launchers.base import WorkerSpec
 
+ELSEWHERE = ("ray", "spark")
+"""The launchers whose engine chooses the machines."""
+
 
 def make_workers(
     cpu: Cpu,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
 
 import ray
 from ray.exceptions import RayError
@@ -22,7 +22,7 @@ from boxwright.core.errors import UsageError
 from boxwright.core.world import World
 from boxwright.launchers.agent import serve
 from boxwright.launchers.base import WorkerSpec
-from boxwright.launchers.engine import Terms, check_terms, run_on_engine
+from boxwright.launchers.engine import Terms, check_workers, run_on_engine
 from boxwright.launchers.group import Patience
 from boxwright.launchers.payload import pack
 from boxwright.launchers.restart import Restart
@@ -53,6 +53,8 @@ class RayLauncher:
         start_timeout_s: how long Ray may take to find room and start the agents.
     """
 
+    name: ClassVar[str] = "ray"
+
     address: str | None = None
     cores_per_worker: int | None = None
     spread: Spread = "pack"
@@ -67,6 +69,23 @@ class RayLauncher:
         if self.spread not in get_args(Spread):
             raise UsageError(f"spread={self.spread!r} is unknown. Choose from: {', '.join(get_args(Spread))}.")
 
+    @property
+    def _terms(self) -> Terms:
+        return Terms(
+            restart=self.restart,
+            patience=self.patience,
+            min_workers=self.min_workers,
+            start_timeout_s=self.start_timeout_s,
+        )
+
+    def notes(self, workers: int) -> list[str]:
+        """Return what a plan of so many workers should say.
+
+        Raises:
+            UsageError: `min_workers` does not fit them.
+        """
+        return self._terms.notes(workers)
+
     def run(self, job: Callable[[World], T], workers: Sequence[WorkerSpec]) -> T:
         """Call `job` in every worker with its world, and return the first worker's result.
 
@@ -74,16 +93,10 @@ class RayLauncher:
             UsageError: the workers contradict each other, the job can't be sent, or the cluster has no room.
             WorkerFailed: a worker failed; all are stopped.
         """
-        terms = Terms(
-            restart=self.restart,
-            patience=self.patience,
-            min_workers=self.min_workers,
-            start_timeout_s=self.start_timeout_s,
-        )
-        check_terms(terms, workers)
+        check_workers(workers, self._terms)
         data = pack(job, "The job")
         with open_ray(self.address):
-            return cast(T, run_on_engine(data, workers, engine=_RayEngine(self), terms=terms))
+            return cast(T, run_on_engine(data, workers, engine=_RayEngine(self), terms=self._terms))
 
 
 @contextmanager
@@ -202,7 +215,7 @@ class _RayEngine:
             remove_placement_group(group)
             if count == least:
                 raise UsageError(
-                    f"Ray has no room for {count} workers with {cpus} CPUs each, spread={self.launcher.spread!r}, after "
+                    f"Ray has no room for {count} workers with {cpus} CPUs each, spread={self.launcher.spread!r} after "
                     f"{time.monotonic() - start_s:.0f} s: its machines have {_machines()!r} CPUs, some perhaps in use. "
                     "Ask for fewer, or say min_workers if fewer will do."
                 )

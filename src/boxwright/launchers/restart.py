@@ -34,6 +34,12 @@ class Restart:
         if self.max_restarts < 0:
             raise UsageError(f"max_restarts={self.max_restarts!r} is not possible. Use 0 or more.")
 
+    def notes(self) -> list[str]:
+        """Return the sentence about restarts for a plan; none where there are none."""
+        if not self.max_restarts:
+            return []
+        return [f"after a death all processes start again, {self.max_restarts} times at most"]
+
     def run(self, attempt: Callable[[int], T]) -> T:
         """Call `attempt` with 0, 1, … until it returns, and return what it returned.
 

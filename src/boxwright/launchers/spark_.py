@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from py4j.protocol import Py4JError
 from pyspark import BarrierTaskContext, InheritableThread, SparkContext
@@ -27,7 +27,7 @@ from boxwright.core.errors import UsageError
 from boxwright.core.world import World
 from boxwright.launchers.agent import serve
 from boxwright.launchers.base import WorkerSpec
-from boxwright.launchers.engine import Terms, check_terms, run_on_engine
+from boxwright.launchers.engine import Terms, check_workers, run_on_engine
 from boxwright.launchers.group import Patience
 from boxwright.launchers.payload import pack
 from boxwright.launchers.restart import Restart
@@ -55,6 +55,8 @@ class SparkLauncher:
         start_timeout_s: how long Spark may take to find room and start the tasks.
     """
 
+    name: ClassVar[str] = "spark"
+
     master: str | None = None
     cores_per_worker: int | None = None
     min_workers: int | None = None
@@ -66,6 +68,23 @@ class SparkLauncher:
         if self.cores_per_worker is not None and self.cores_per_worker < 1:
             raise UsageError(f"cores_per_worker={self.cores_per_worker!r} is not possible. Use 1 or more, or None.")
 
+    @property
+    def _terms(self) -> Terms:
+        return Terms(
+            restart=self.restart,
+            patience=self.patience,
+            min_workers=self.min_workers,
+            start_timeout_s=self.start_timeout_s,
+        )
+
+    def notes(self, workers: int) -> list[str]:
+        """Return what a plan of so many workers should say.
+
+        Raises:
+            UsageError: `min_workers` does not fit them.
+        """
+        return self._terms.notes(workers)
+
     def run(self, job: Callable[[World], T], workers: Sequence[WorkerSpec]) -> T:
         """Call `job` in every worker with its world, and return the first worker's result.
 
@@ -73,13 +92,7 @@ class SparkLauncher:
             UsageError: the workers contradict each other, the job can't be sent, or Spark has no room.
             WorkerFailed: a worker failed; all are stopped.
         """
-        terms = Terms(
-            restart=self.restart,
-            patience=self.patience,
-            min_workers=self.min_workers,
-            start_timeout_s=self.start_timeout_s,
-        )
-        check_terms(terms, workers)
+        check_workers(workers, self._terms)
         data = pack(job, "The job")
         settings = _room_for(self.master, len(workers), self.cores_per_worker)
         with open_spark(self.master, settings) as context:
@@ -90,7 +103,7 @@ class SparkLauncher:
                     f"spark.task.cpus={granted}. Leave it out, or start the session with that setting."
                 )
             engine = _SparkEngine(context, granted, self.start_timeout_s)
-            return cast(T, run_on_engine(data, workers, engine=engine, terms=terms))
+            return cast(T, run_on_engine(data, workers, engine=engine, terms=self._terms))
 
 
 def _room_for(master: str | None, workers: int, cores: int | None) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import ClassVar, TypeVar, cast
 
 from boxwright.core.world import World
 from boxwright.launchers.base import WorkerSpec
@@ -22,8 +22,14 @@ class SubprocessLauncher:
         patience: how long workers may take to end when they are stopped.
     """
 
+    name: ClassVar[str] = "subprocess"
+
     restart: Restart = field(default_factory=Restart)
     patience: Patience = field(default_factory=Patience)
+
+    def notes(self, workers: int) -> list[str]:  # noqa: ARG002  the same for any number
+        """Return what a plan should say about restarts."""
+        return self.restart.notes()
 
     def run(self, job: Callable[[World], T], workers: Sequence[WorkerSpec]) -> T:
         """Call `job` in every worker with its world, and return the first worker's result.

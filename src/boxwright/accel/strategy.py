@@ -1,0 +1,62 @@
+"""From the settings of a run to the launcher that starts it."""
+
+from typing import Any
+
+from boxwright.core import catalogue
+from boxwright.core.errors import UsageError
+from boxwright.launchers.base import Launcher
+from boxwright.launchers.placement import ELSEWHERE
+from boxwright.launchers.restart import Restart
+
+# What each setting is for, and what is given instead elsewhere.
+_ONLY_FOR = {
+    "address": (("ray",), "It is the address of a Ray cluster"),
+    "master": (("spark",), "It is the URL of a Spark master"),
+    "min_workers": (ELSEWHERE, "On one machine the cores are there or not: use num_processes"),
+    "cores_per_worker": (ELSEWHERE, "On one machine use cpu_for_each_process"),
+}
+
+
+def make_launcher(
+    strategy: str | None = None,
+    *,
+    max_restarts: int = 0,
+    address: str | None = None,
+    master: str | None = None,
+    min_workers: int | None = None,
+    cores_per_worker: int | None = None,
+) -> Launcher:
+    """Return the launcher that settings describe.
+
+    Args:
+        strategy: a launcher's name; None for "subprocess".
+        max_restarts: how often all processes start again after one died.
+        address: of a Ray cluster.
+        master: the URL of a Spark master.
+        min_workers: with how few processes an engine may go on when it has no room for all.
+        cores_per_worker: how many cpus of an engine each process gets.
+
+    Raises:
+        UsageError: a setting does not belong to the strategy, or can't be.
+        MissingDependencyError: the strategy's package is not installed.
+
+    Example:
+        >>> make_launcher("subprocess", max_restarts=2).notes(4)
+        ['after a death all processes start again, 2 times at most']
+    """
+    strategy = strategy or "subprocess"
+    given: dict[str, Any] = {
+        "address": address,
+        "master": master,
+        "min_workers": min_workers,
+        "cores_per_worker": cores_per_worker,
+    }
+    chosen = {name: value for name, value in given.items() if value is not None}
+    for name, value in chosen.items():
+        strategies, hint = _ONLY_FOR[name]
+        if strategy not in strategies:
+            raise UsageError(
+                f"{name}={value!r} is for strategy {' and '.join(map(repr, strategies))}, not {strategy!r}. {hint}."
+            )
+    launcher: Launcher = catalogue.load("launcher", strategy)(restart=Restart(max_restarts=max_restarts), **chosen)
+    return launcher
