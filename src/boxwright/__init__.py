@@ -22,7 +22,9 @@ _HOMES = {
     "TorchNano": "boxwright.accel.nano",
     "nano": "boxwright.accel.decorator",
     "Trainer": "boxwright.accel.trainer",
+    "Estimator": "boxwright.accel.estimator",
     "Plan": "boxwright.accel.plan",
+    "InferenceOptimizer": "boxwright.optimize.optimizer",
     "TrainConfig": "boxwright.recipes.train",
     "train": "boxwright.recipes.train",
 }

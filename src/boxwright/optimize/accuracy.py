@@ -1,0 +1,103 @@
+"""How good a model is: a score, and how sure the difference between two scores is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.core.signature import Array
+from boxwright.runtimes.base import Graph
+
+Direction = Literal["max", "min"]
+DRAWS = 200
+"""How many times the samples are drawn again for an interval."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """A model's score on all samples, and what the scorer needs to score other draws of the same samples.
+
+    Attributes:
+        value: the score.
+        arrays: plain arrays that only the scorer understands; empty where the metric gives one number and no more.
+    """
+
+    value: float
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+
+
+class Scorer(Protocol):
+    """Scores a loaded model on data of its own."""
+
+    @property
+    def name(self) -> str:
+        """What the score is called."""
+        ...
+
+    @property
+    def direction(self) -> Direction:
+        """Whether more or less of it is better."""
+        ...
+
+    def score(self, graph: Graph) -> Score:
+        """Return the model's score."""
+        ...
+
+    def count(self, score: Score) -> int:
+        """Return how many samples can be drawn again; 0 if the score is only one number."""
+        ...
+
+    def resample(self, score: Score, weights: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the scores of other draws: `weights` (draws, samples) says how often each sample is in each draw."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Return a text that changes with the data and the metric."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """How much of the score was lost; positive is worse.
+
+    Attributes:
+        point: the difference of the two scores.
+        low: the loss is above this with the confidence asked for.
+        high: the loss is below this with the confidence asked for: what a budget is held against.
+        sure: whether there was an interval; without one, `low` and `high` are the point.
+    """
+
+    point: float
+    low: float
+    high: float
+    sure: bool
+
+
+def measure_drop(
+    scorer: Scorer, original: Score, candidate: Score, *, confidence: float = 0.95, draws: int = DRAWS, seed: int = 0
+) -> Drop:
+    """Return how much worse the candidate is than the original, with a paired bootstrap interval where possible.
+
+    Both scores are made again from the same random draws of the samples (with replacement). What both models find hard
+    cancels out, so the interval of the difference is much narrower than that of either score.
+
+    Args:
+        scorer: what made both scores.
+        original: the score of the original.
+        candidate: the score of the converted model.
+        confidence: of each end of the interval for itself.
+        draws: how many draws.
+        seed: of the draws; the same for all candidates.
+    """
+    sign = 1.0 if scorer.direction == "max" else -1.0
+    point = sign * (original.value - candidate.value)
+    count = scorer.count(original)
+    if count < 2 or scorer.count(candidate) != count:
+        return Drop(point=point, low=point, high=point, sure=False)
+    weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=draws)
+    drops = sign * (scorer.resample(original, weights) - scorer.resample(candidate, weights))
+    low, high = np.quantile(drops, [1 - confidence, confidence])
+    # The point itself may lie outside on very few samples; a bound that is better than what was seen helps nobody.
+    return Drop(point=point, low=min(float(low), point), high=max(float(high), point), sure=True)

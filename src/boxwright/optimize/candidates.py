@@ -1,0 +1,175 @@
+"""The table of methods: every name that a user may ask for, and what it stands for."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from boxwright.core.errors import UsageError, suggest
+from boxwright.core.types import Precision
+from boxwright.runtimes.base import Choice
+
+SearchMode = Literal["default", "all"]
+ORIGINAL = "original"
+"""The model as it was given, not converted: what every other row is compared with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """One way to run a model.
+
+    Attributes:
+        choice: how it is converted; None for the original.
+        accelerator: the word users choose it by ("openvino", "jit", …; "pytorch" for plain PyTorch).
+        usual: whether `search_mode="default"` tries it.
+    """
+
+    choice: Choice | None
+    accelerator: str = "pytorch"
+    usual: bool = True
+
+    @property
+    def precision(self) -> Precision:
+        """The number format of the heavy layers."""
+        return Precision.FP32 if self.choice is None else self.choice.precision
+
+
+def _method(
+    runtime: str, precision: str, *, last: bool = False, mode: str = "", usual: bool = True, accelerator: str = ""
+) -> Method:
+    choice = Choice(runtime=runtime, precision=Precision.parse(precision), channels_last=last, mode=mode)
+    return Method(choice=choice, accelerator=accelerator or runtime, usual=usual)
+
+
+def _torch(runtime: str, precision: str, *, last: bool = False, usual: bool = True) -> Method:
+    return _method(runtime, precision, last=last, usual=usual, accelerator="pytorch")
+
+
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        ORIGINAL: Method(choice=None),
+        # Plain PyTorch, with batch norms folded into the convolutions before them.
+        "fp32": _torch("eager", "fp32", usual=False),
+        "fp32_channels_last": _torch("eager", "fp32", last=True),
+        "fp32_ipex": _method("ipex", "fp32"),
+        "fp32_ipex_channels_last": _method("ipex", "fp32", last=True, usual=False),
+        "bf16": _torch("eager", "bf16"),
+        "bf16_channels_last": _torch("eager", "bf16", last=True),
+        "bf16_ipex": _method("ipex", "bf16"),
+        "bf16_ipex_channels_last": _method("ipex", "bf16", last=True, usual=False),
+        "int8": _torch("int8", "int8"),
+        "static_int8_ipex": _method("ipex", "int8", usual=False),
+        "jit_fp32": _method("jit", "fp32"),
+        "jit_fp32_channels_last": _method("jit", "fp32", last=True),
+        "jit_bf16": _method("jit", "bf16"),
+        "jit_bf16_channels_last": _method("jit", "bf16", last=True, usual=False),
+        "jit_int8": _method("jit", "int8", usual=False),
+        "jit_fp32_ipex": _method("ipex", "fp32", mode="jit"),
+        "jit_fp32_ipex_channels_last": _method("ipex", "fp32", mode="jit", last=True),
+        "jit_bf16_ipex": _method("ipex", "bf16", mode="jit", usual=False),
+        "jit_bf16_ipex_channels_last": _method("ipex", "bf16", mode="jit", last=True, usual=False),
+        "compile_fp32": _method("compile", "fp32"),
+        "compile_bf16": _method("compile", "bf16"),
+        "compile_int8": _method("compile", "int8", usual=False),
+        "openvino_fp32": _method("openvino", "fp32"),
+        "openvino_bf16": _method("openvino", "bf16"),
+        "openvino_fp16": _method("openvino", "fp16"),
+        "openvino_int8": _method("openvino", "int8"),
+        "onnxruntime_fp32": _method("onnxruntime", "fp32"),
+        "onnxruntime_int8_qlinear": _method("onnxruntime", "int8", mode="qlinear"),
+        "onnxruntime_int8_integer": _method("onnxruntime", "int8", mode="integer"),
+    }
+)
+"""Every method by its name, in the order of the report."""
+
+ALIASES: Mapping[str, str] = MappingProxyType({"static_int8": "int8"})
+"""Other spellings of a name."""
+
+
+def find_method(name: str) -> str:
+    """Return a method's name as the table spells it.
+
+    Raises:
+        UsageError: there is no such method; the message suggests the nearest.
+
+    Example:
+        >>> find_method("static_int8")
+        'int8'
+    """
+    name = ALIASES.get(name, name)
+    if name not in METHODS:
+        known = (*METHODS, *ALIASES)
+        raise UsageError(f"Unknown method {name!r}.{suggest(name, known)} Choose from: {', '.join(known)}.")
+    return name
+
+
+def choose_methods(
+    *,
+    includes: Iterable[str] | None = None,
+    excludes: Iterable[str] | None = None,
+    search_mode: SearchMode = "default",
+    accelerator: str | Iterable[str] | None = None,
+    precision: str | Iterable[str] | None = None,
+) -> tuple[str, ...]:
+    """Return the methods to try, in the table's order; the original is always among them.
+
+    Args:
+        includes: only these; None for those of the search mode.
+        excludes: not these.
+        search_mode: "default" leaves out variants that are seldom the best; "all" tries everything.
+        accelerator: only methods of these accelerators.
+        precision: only methods of these precisions.
+
+    Raises:
+        UsageError: a name, an accelerator, a precision or the search mode is unknown, or nothing is left to try.
+
+    Example:
+        >>> choose_methods(includes=["openvino_int8", "bf16"])
+        ('original', 'bf16', 'openvino_int8')
+    """
+    if search_mode not in ("default", "all"):
+        raise UsageError(f"search_mode={search_mode!r} is unknown. Choose from: default, all.")
+    if includes is not None:
+        wanted = {find_method(name) for name in _words(includes)}
+    else:
+        wanted = {name for name, method in METHODS.items() if method.usual or search_mode == "all"}
+    unwanted = {find_method(name) for name in _words(excludes)}
+    if ORIGINAL in unwanted:
+        raise UsageError("excludes=['original'] is not possible: every other method is compared with it.")
+    chosen = [
+        name
+        for name in METHODS
+        if name in wanted - unwanted and matches(name, accelerator=accelerator, precision=precision)
+    ]
+    if not chosen:
+        raise UsageError(
+            f"No method is left to try: includes={includes!r}, excludes={excludes!r}, accelerator={accelerator!r}, "
+            f"precision={precision!r}, search_mode={search_mode!r}."
+        )
+    return tuple(name for name in METHODS if name == ORIGINAL or name in chosen)
+
+
+def matches(
+    name: str, *, accelerator: str | Iterable[str] | None = None, precision: str | Iterable[str] | None = None
+) -> bool:
+    """Return whether a method is of one of these accelerators and precisions; None is any.
+
+    Raises:
+        UsageError: an accelerator or a precision is unknown.
+    """
+    method = METHODS[name]
+    accelerators = _words(accelerator)
+    known = sorted({m.accelerator for m in METHODS.values()})
+    for word in accelerators:
+        if word not in known:
+            raise UsageError(f"Unknown accelerator {word!r}.{suggest(word, known)} Choose from: {', '.join(known)}.")
+    precisions = [Precision.parse(word) for word in _words(precision)]
+    return (accelerator is None or method.accelerator in accelerators) and (
+        precision is None or method.precision in precisions
+    )
+
+
+def _words(given: str | Iterable[str] | None) -> list[str]:
+    if given is None:
+        return []
+    return [given] if isinstance(given, str) else list(given)

@@ -1,0 +1,165 @@
+"""Accuracy by a metric of the user's own, in any of the forms that people write them."""
+
+import hashlib
+import inspect
+import sys
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.core.errors import UsageError
+from boxwright.core.structure import flatten
+from boxwright.launchers.payload import pack
+from boxwright.optimize.accuracy import Direction, Score
+from boxwright.optimize.batches import BatchForm, flat_inputs, iterate
+from boxwright.optimize.model import OptimizedModel
+from boxwright.runtimes.base import Graph
+
+Kind = Literal["pairs", "stateful", "model", "model and data"]
+_DATA_NAMES = ("loader", "data_loader", "dataloader", "data", "dataset", "validation_data", "val_loader", "batches")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricScorer:
+    """Scores a model with a function or a torchmetrics metric.
+
+    Attributes:
+        metric: see `find_kind` for its forms.
+        data: a loader, or one batch; None where the metric brings its own.
+        form: how a batch is split into inputs and target.
+        direction: whether more or less is better.
+    """
+
+    metric: Any
+    data: Any
+    form: BatchForm
+    direction: Direction = "max"
+
+    def __post_init__(self) -> None:
+        kind = find_kind(self.metric)
+        if kind != "model" and self.data is None:
+            raise UsageError(f"metric={self.name!r} needs data to compare with. Give validation_data.")
+
+    @property
+    def name(self) -> str:
+        """The metric's own name."""
+        return getattr(self.metric, "__name__", type(self.metric).__name__)
+
+    def score(self, graph: Graph) -> Score:
+        """Return the score of a loaded model, with the result of each sample where the metric gives them."""
+        torch = sys.modules.get("torch")
+        if torch is not None:  # a loader that shuffles gives every model the same order
+            torch.manual_seed(0)
+        model, kind = OptimizedModel(graph), find_kind(self.metric)
+        if kind == "model":
+            return _to_score(self.metric(model))
+        if kind == "model and data":
+            return _to_score(self.metric(model, self.data))
+        if kind == "stateful":
+            metric = deepcopy(self.metric)
+            metric.reset()
+            for output, target, _ in self._outputs(model):
+                metric.update(output, target)
+            return _to_score(metric.compute())
+        values, sizes = [], []
+        for output, target, size in self._outputs(model):
+            values.append(_to_array(self.metric(output, target)))
+            sizes.append(size)
+        if all(v.shape == (n,) or (n == 1 and v.size == 1) for v, n in zip(values, sizes, strict=True)):
+            return _to_score(np.concatenate([v.reshape(-1) for v in values]))
+        if any(v.size != 1 for v in values):
+            shapes = sorted({v.shape for v in values})
+            raise UsageError(
+                f"metric={self.name!r} returned values of the shapes {shapes!r} for batches of {sorted(set(sizes))!r}. "
+                "Return one number a batch, or one a sample."
+            )
+        return Score(value=float(np.average([float(v.reshape(())) for v in values], weights=sizes)))
+
+    def count(self, score: Score) -> int:
+        """Return how many samples have a result of their own."""
+        return len(score.arrays["samples"]) if "samples" in score.arrays else 0
+
+    def resample(self, score: Score, weights: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the means of other draws."""
+        samples = score.arrays["samples"].astype(np.float64)
+        means: NDArray[np.float64] = weights @ samples / weights.sum(axis=1)
+        return means
+
+    def fingerprint(self) -> str:
+        """Return a hash of the metric, the first batch, and how many there are."""
+        digest = hashlib.sha256(pack(self.metric, "The metric"))
+        if self.data is not None:
+            digest.update(
+                f"{type(self.data).__qualname__} {len(self.data) if hasattr(self.data, '__len__') else ''}".encode()
+            )
+            torch = sys.modules.get("torch")
+            if torch is not None:
+                torch.manual_seed(0)
+            for array in flat_inputs(((next(iterate(self.data)),), {})):
+                digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    def _outputs(self, model: OptimizedModel) -> Iterator[tuple[Any, Any, int]]:
+        for batch in iterate(self.data):
+            (args, kwargs), target = self.form.split(batch)
+            if target is None:
+                raise UsageError(
+                    f"metric={self.name!r} compares with a target, but the batches of validation_data hold only inputs."
+                )
+            leaves, _ = flatten((args, kwargs))
+            yield model(*args, **kwargs), target, int(leaves[0].shape[0]) if leaves[0].ndim else 1
+
+
+def find_kind(metric: Any) -> Kind:
+    """Return which form a metric has.
+
+    "stateful" has `update`, `compute` and `reset`, as torchmetrics' have. A function of one required argument takes
+    the model. One of two takes the model and the data if the first is called "model" or the second like a loader, and
+    otherwise the output and the target of one batch.
+
+    Raises:
+        UsageError: it is none of these.
+
+    Example:
+        >>> find_kind(lambda pred, target: 0), find_kind(lambda model: 0), find_kind(lambda model, loader: 0)
+        ('pairs', 'model', 'model and data')
+    """
+    if all(callable(getattr(metric, name, None)) for name in ("update", "compute", "reset")):
+        return "stateful"
+    if not callable(metric):
+        raise UsageError(f"metric={metric!r} is no function. Give f(pred, target), f(model, loader) or f(model).")
+    try:
+        parameters = list(inspect.signature(metric).parameters.values())
+    except (TypeError, ValueError):
+        return "pairs"  # a built-in function does not tell
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [p.name for p in positional if p.default is p.empty]
+    if len(required) == 1 and len(positional) == 1:
+        return "model"
+    names = [p.name for p in positional]
+    if len(names) >= 2 and (names[0] == "model" or names[1] in _DATA_NAMES):
+        return "model and data"
+    if len(required) > 2:
+        raise UsageError(
+            f"metric={metric!r} needs {len(required)} arguments. Give f(pred, target), f(model, loader) or f(model)."
+        )
+    return "pairs"
+
+
+def _to_array(value: Any) -> NDArray[Any]:
+    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value, dtype=np.float64)
+
+
+def _to_score(value: Any) -> Score:
+    array = _to_array(value)
+    if array.ndim == 1 and array.size > 1:
+        return Score(value=float(array.mean()), arrays={"samples": array})
+    if array.size != 1:
+        raise UsageError(
+            f"The metric returned an array of the shape {array.shape!r}. Return one number, or one a sample."
+        )
+    return Score(value=float(array.reshape(())))

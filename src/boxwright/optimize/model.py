@@ -1,0 +1,94 @@
+"""A converted model as its user calls it: tensors or arrays in, the model's own structure out."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from boxwright.core.errors import UsageError
+from boxwright.core.signature import Signature
+from boxwright.core.structure import flatten
+from boxwright.runtimes.base import Graph
+
+
+class OptimizedModel:
+    """A loaded model that is called like the original one.
+
+    Torch tensors in, torch tensors out; numpy arrays in, numpy arrays out; put together as the original returns them.
+
+    Attributes:
+        method: the name of the method that made it.
+        folder: the artifact it was loaded from; None if it has none.
+    """
+
+    def __init__(self, graph: Graph, *, method: str = "", folder: Path | None = None, keeps: Any = None) -> None:
+        """Take a loaded graph; `keeps` lives as long as the model does (a temporary folder, say)."""
+        self.method = method
+        self.folder = folder
+        self._graph = graph
+        self._keeps = keeps
+
+    @property
+    def signature(self) -> Signature:
+        """What the model takes and gives."""
+        return self._graph.signature
+
+    @property
+    def graph(self) -> Graph:
+        """The loaded model: flat arrays in, flat arrays out."""
+        return self._graph
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the model's output.
+
+        Raises:
+            UsageError: the call is built otherwise than the one that the model was converted with.
+        """
+        leaves, _ = flatten((args, kwargs))
+        with_torch = any(hasattr(leaf, "detach") for leaf in leaves)
+        if with_torch:
+            args, kwargs = _to_numpy(args), _to_numpy(kwargs)
+        outputs = self._graph.run(self.signature.flatten_call(args, kwargs))
+        if with_torch:
+            torch = import_module("torch")  # the caller has it
+            return self.signature.build_result([torch.from_numpy(np.ascontiguousarray(a)) for a in outputs])
+        return self.signature.build_result(outputs)
+
+    forward = __call__
+
+    def eval(self) -> "OptimizedModel":
+        """Return the model itself: it is in evaluation mode already."""
+        return self
+
+    def train(self, mode: bool = True) -> "OptimizedModel":
+        """Return the model itself for `mode=False`.
+
+        Raises:
+            UsageError: it was asked to train.
+        """
+        if mode:
+            raise UsageError("A converted model can't be trained. Train the original, and convert it again.")
+        return self
+
+    def close(self) -> None:
+        """Give back what the model holds."""
+        self._graph.close()
+
+    def __enter__(self) -> "OptimizedModel":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _to_numpy(value: Any) -> Any:
+    if hasattr(value, "detach"):
+        return value.detach().cpu().numpy()
+    if isinstance(value, dict):
+        return {key: _to_numpy(part) for key, part in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(_to_numpy, value))
+    if isinstance(value, list | tuple):
+        return type(value)(map(_to_numpy, value))
+    return value

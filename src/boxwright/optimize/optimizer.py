@@ -1,0 +1,444 @@
+"""`InferenceOptimizer`: try every way to run a model, show a table, and hand out the best."""
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from boxwright.core.errors import CheckpointError, UsageError
+from boxwright.core.signature import Array
+from boxwright.core.spec import Spec
+from boxwright.core.types import Precision
+from boxwright.optimize.accuracy import Direction, Scorer
+from boxwright.optimize.batches import BatchForm, Call, flat_inputs, iterate, take_inputs
+from boxwright.optimize.candidates import ORIGINAL, SearchMode, choose_methods, find_method
+from boxwright.optimize.metrics import MetricScorer
+from boxwright.optimize.model import OptimizedModel
+from boxwright.optimize.progress import progress_bar
+from boxwright.optimize.report import Report
+from boxwright.optimize.study import StudyConfig, run_study
+from boxwright.runtimes.artifact import is_artifact, open_graph, write_artifact
+from boxwright.runtimes.base import Choice, Tuning
+from boxwright.runtimes.calibrate import Calibration
+from boxwright.runtimes.source import Source
+
+CALIBRATION_SAMPLES = 100
+_PROBES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCase:
+    """A user's own model and data, sent to every child as they are."""
+
+    model: nn.Module
+    call: Call
+    samples: tuple[tuple[Array, ...], ...]
+    scorer: Scorer | None
+    print_: str
+    spec: Spec | None = None
+
+    def source(self) -> Source:
+        """Return the model with its example call."""
+        return Source.of(self.model, *self.call)
+
+    def probes(self) -> Sequence[tuple[Array, ...]]:
+        """Return the example and a few batches of the training data."""
+        return [flat_inputs(self.call), *self.samples[:_PROBES]]
+
+    def calibration(self) -> Sequence[tuple[Array, ...]]:
+        """Return batches of the training data."""
+        return self.samples
+
+    def timing_inputs(self) -> tuple[Array, ...]:
+        """Return the example."""
+        return flat_inputs(self.call)
+
+    def fingerprint(self) -> str:
+        """Return a hash of weights, outputs, samples and metric."""
+        return self.print_ if self.scorer is None else f"{self.print_} {self.scorer.fingerprint()}"
+
+
+class InferenceOptimizer:
+    """Finds the fastest way to run a PyTorch model on this machine that keeps its accuracy.
+
+    Args:
+        folder: where artifacts, logs and the report go. A second search in the same folder goes on where the first one
+            ended. None for a temporary folder that is gone with the optimizer.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> optimizer = InferenceOptimizer()
+        >>> report = optimizer.optimize(
+        ...     model, torch.rand(2, 4), includes=["fp32"], latency_sample_num=5, thread_num=1
+        ... )
+        >>> [(row.method, row.status) for row in report.rows]
+        [('original', 'successful'), ('fp32', 'successful')]
+        >>> optimizer.get_model("fp32")(torch.rand(3, 4)).shape
+        torch.Size([3, 2])
+        >>> optimizer.close()
+    """
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        self._temporary = None if folder is not None else tempfile.TemporaryDirectory(prefix="boxwright-optimize-")
+        self._folder = Path(folder) if folder is not None else Path(self._temporary.name if self._temporary else "")
+        self._report: Report | None = None
+        self._model: nn.Module | None = None
+        self._call: Call = ((), {})
+
+    @property
+    def folder(self) -> Path:
+        """Where artifacts, logs and the report are."""
+        return self._folder
+
+    @property
+    def report(self) -> Report:
+        """What the search found.
+
+        Raises:
+            UsageError: there was none yet.
+        """
+        if self._report is None:
+            raise UsageError("Nothing has been tried yet. Call optimize(model, training_data, …) first.")
+        return self._report
+
+    def optimize(
+        self,
+        model: nn.Module,
+        training_data: Any = None,
+        validation_data: Any = None,
+        input_sample: Any = None,
+        metric: Any = None,
+        direction: Direction = "max",
+        thread_num: int | None = None,
+        accelerator: str | Iterable[str] | None = None,
+        precision: str | Iterable[str] | None = None,
+        search_mode: SearchMode = "default",
+        latency_sample_num: int = 100,
+        includes: Iterable[str] | None = None,
+        excludes: Iterable[str] | None = None,
+        max_drop: float | None = None,
+        output_filename: str | Path | None = None,
+        *,
+        confidence: float = 0.95,
+        calibration_samples: int = CALIBRATION_SAMPLES,
+        timeout_s: float = 600.0,
+        memory_mb: int | None = None,
+        search_tries: int = 4,
+        early_stop: float | None = 3.0,
+        quiet: bool = False,
+    ) -> Report:
+        """Try every method on the model and return the report; see `summary`, `get_model` and `get_best_model`.
+
+        Each method is tried in a process of its own. One that crashes, hangs or runs out of memory is a row with the
+        reason, and the search goes on.
+
+        Args:
+            model: any module.
+            training_data: a loader or one batch of real inputs (with targets or not): quantisers measure value ranges
+                on its first batches.
+            validation_data: a loader or one batch that the accuracy is measured on.
+            input_sample: an example of the inputs: a tensor, a tuple of positional inputs or a dict of keyword inputs.
+                Latency is measured with it. By default the first batch of the training data.
+            metric: f(pred, target) for a batch, a torchmetrics metric, f(model, loader) or f(model). It returns one
+                number, or one for each sample: then the loss gets an interval.
+            direction: "max" if more of the metric is better, "min" if less is.
+            thread_num: computing threads; by default one a physical core.
+            accelerator: try only methods of these: pytorch, jit, compile, openvino, onnxruntime, ipex.
+            precision: try only methods of these: fp32, bf16, fp16, int8.
+            search_mode: "default", or "all" for variants that are seldom the best too.
+            latency_sample_num: timed runs of each model, at most.
+            includes: try only these methods.
+            excludes: leave these methods out.
+            max_drop: how much of the metric may be lost. A row is accepted only if the upper end of the interval of
+                its loss is inside; int8 rows outside get their most sensitive layers back in float until they are.
+            output_filename: a file for the table (text).
+            confidence: how sure each end of that interval is.
+            calibration_samples: how many batches of the training data a quantiser sees.
+            timeout_s: how long one conversion may take.
+            memory_mb: how much memory one child may use, in MiB; None for most of what is free.
+            search_tries: how often layers are put back for one int8 row.
+            early_stop: models this many times slower than the original are not timed to the end; None to time all.
+            quiet: show no progress bar.
+
+        Raises:
+            UsageError: an argument makes no sense, or something can't be sent to another process.
+            ConversionError: the model fails on the inputs.
+        """
+        methods = choose_methods(
+            includes=includes,
+            excludes=excludes,
+            search_mode=search_mode,
+            accelerator=accelerator,
+            precision=precision,
+        )
+        if validation_data is not None and metric is None:
+            raise UsageError("validation_data is given, but no metric to use it with. Give metric=f(pred, target).")
+        form = BatchForm(model)
+        call = _example_call(form, training_data, input_sample)
+        source = Source.of(model, *call)  # the model fails here, before any process is started
+        samples = _fitting(
+            source, [] if training_data is None else take_inputs(training_data, form, calibration_samples)
+        )
+        scorer = (
+            None
+            if metric is None
+            else MetricScorer(metric=metric, data=validation_data, form=form, direction=direction)
+        )
+        case = ModelCase(
+            model=model, call=call, samples=tuple(samples), scorer=scorer, print_=_fingerprint(source, samples)
+        )
+        config = StudyConfig(
+            methods=methods,
+            thread_num=thread_num,
+            max_drop=max_drop,
+            confidence=confidence,
+            latency_sample_num=latency_sample_num,
+            timeout_s=timeout_s,
+            memory_mb=memory_mb,
+            search_tries=search_tries,
+            early_stop=early_stop,
+        )
+        with progress_bar(hidden=quiet) as progress:
+            self._report = run_study(case, self._folder, config, progress)
+        self._model, self._call = model, call
+        if output_filename is not None:
+            Path(output_filename).write_text(self.summary() + "\n", encoding="utf-8")
+        return self._report
+
+    def summary(self) -> str:
+        """Return the table of the last search."""
+        return self.report.table()
+
+    def get_model(self, method_name: str) -> Any:
+        """Return the model that a method made, ready to be called; for "original", the model as it was given.
+
+        Raises:
+            UsageError: the method was not tried, or has no model because it failed.
+        """
+        method = find_method(method_name)
+        tried = [row.method for row in self.report.rows]
+        if method not in tried:
+            raise UsageError(f"{method_name!r} was not tried. Tried: {', '.join(tried)}.")
+        if method == ORIGINAL:
+            return self._model
+        folder = self._folder / "artifacts" / method
+        if not is_artifact(folder):
+            row = self.report.row(method)
+            raise UsageError(f"{method_name!r} has no model: {row.status}{f' ({row.note})' if row.note else ''}.")
+        tuning = Tuning(threads=self.report.settings.threads)
+        return OptimizedModel(open_graph(folder, tuning), method=method, folder=folder)
+
+    def get_best_model(
+        self,
+        accelerator: str | Sequence[str] | None = None,
+        precision: str | Sequence[str] | None = None,
+        accuracy_criterion: float | None = None,
+    ) -> tuple[Any, str]:
+        """Return the fastest model inside the budget, and its method's name.
+
+        Args:
+            accelerator: only methods of these accelerators.
+            precision: only methods of these precisions.
+            accuracy_criterion: which part of the original's accuracy may be lost (0.05: five per cent of it), always
+                against the original. Like `max_drop`, it is held against the upper end of the loss's interval.
+
+        Raises:
+            BudgetError: there are candidates, but all of them lose more.
+            UsageError: a criterion was given, but accuracy was not measured.
+        """
+        max_drop = None
+        if accuracy_criterion is not None:
+            accuracy = self.report.original.accuracy
+            if accuracy is None:
+                raise UsageError("accuracy_criterion needs the accuracy. Give metric=… to optimize().")
+            max_drop = abs(accuracy) * accuracy_criterion
+        row = self.report.best(accelerator=accelerator, precision=precision, max_drop=max_drop)
+        return self.get_model(row.method), row.method
+
+    def close(self) -> None:
+        """Remove the temporary folder, if there is one; closing twice is allowed."""
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def __enter__(self) -> "InferenceOptimizer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @staticmethod
+    def trace(
+        model: nn.Module,
+        input_sample: Any,
+        accelerator: str = "jit",
+        *,
+        precision: str | Precision = "fp32",
+        channels_last: bool = False,
+        thread_num: int | None = None,
+        folder: str | Path | None = None,
+    ) -> OptimizedModel:
+        """Return the model converted by one accelerator, in float.
+
+        Args:
+            model: any module.
+            input_sample: an example of its inputs (see `optimize`).
+            accelerator: a runtime: eager, jit, compile, openvino, onnxruntime or ipex.
+            precision: fp32, bf16 or fp16.
+            channels_last: whether image tensors lie channels last inside.
+            thread_num: computing threads; None leaves it to the runtime.
+            folder: where the artifact goes; None for a temporary folder that is gone with the model.
+
+        Raises:
+            ConversionError: the model can't be converted.
+            MissingDependencyError: the runtime's packages are not installed.
+        """
+        choice = Choice(runtime=accelerator, precision=Precision.parse(precision), channels_last=channels_last)
+        if choice.precision is Precision.INT8:
+            raise UsageError("trace() converts in float. Use quantize(…, calib_data=…) for int8.")
+        return _convert(model, _sample_call(input_sample), choice, None, thread_num, folder)
+
+    @staticmethod
+    def quantize(
+        model: nn.Module,
+        calib_data: Any,
+        accelerator: str = "openvino",
+        *,
+        input_sample: Any = None,
+        method: str = "",
+        keep_float: Sequence[str] = (),
+        calibration_samples: int = CALIBRATION_SAMPLES,
+        thread_num: int | None = None,
+        folder: str | Path | None = None,
+    ) -> OptimizedModel:
+        """Return the model in int8, its value ranges measured on real inputs.
+
+        Args:
+            model: any module.
+            calib_data: a loader or one batch of real inputs.
+            accelerator: a runtime: int8 (PyTorch), compile, openvino, onnxruntime or ipex.
+            input_sample: an example of the inputs; by default the first batch of `calib_data`.
+            method: which way, where a runtime has several: "qlinear" or "integer" for onnxruntime.
+            keep_float: module names that are not quantised.
+            calibration_samples: how many batches of `calib_data` are used.
+            thread_num: computing threads; None leaves it to the runtime.
+            folder: where the artifact goes; None for a temporary folder that is gone with the model.
+
+        Raises:
+            ConversionError: the model can't be converted.
+            MissingDependencyError: the runtime's packages are not installed.
+        """
+        form = BatchForm(model)
+        call = _example_call(form, calib_data, input_sample)
+        samples = take_inputs(calib_data, form, calibration_samples)
+        if accelerator == "onnxruntime" and not method:
+            method = "qlinear"
+        choice = Choice(runtime=accelerator, precision=Precision.INT8, mode=method)
+        calibration = Calibration(samples=samples, keep_float=tuple(keep_float))
+        return _convert(model, call, choice, calibration, thread_num, folder)
+
+    @staticmethod
+    def save(model: OptimizedModel, path: str | Path) -> None:
+        """Copy a converted model's artifact to a new folder, which is all that is needed to run it elsewhere.
+
+        Raises:
+            UsageError: the model has no artifact, or the folder is not empty.
+        """
+        if not isinstance(model, OptimizedModel) or model.folder is None:
+            raise UsageError(
+                f"{type(model).__name__!r} was not made by an optimizer, so there is no artifact to copy. "
+                "Use torch.save for a module."
+            )
+        target = Path(path)
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise UsageError(f"{str(target)!r} is no empty folder. Choose a new one.")
+        shutil.copytree(model.folder, target, dirs_exist_ok=True)
+
+    @staticmethod
+    def load(path: str | Path, *, thread_num: int | None = None) -> OptimizedModel:
+        """Return the model in an artifact folder.
+
+        Raises:
+            CheckpointError: the folder is no artifact, or its files are damaged.
+        """
+        folder = Path(path)
+        if not is_artifact(folder):
+            raise CheckpointError(f"{str(folder)!r} holds no artifact.json: it is not an artifact.")
+        return OptimizedModel(open_graph(folder, Tuning(threads=thread_num)), folder=folder)
+
+    @staticmethod
+    def get_context(*models: Any) -> AbstractContextManager[Any]:
+        """Return a context to call models in: gradients are off for modules; converted models need none.
+
+        Threads and precision are part of a converted model, so nothing else is to be set.
+        """
+        return torch.inference_mode() if any(isinstance(m, nn.Module) for m in models) else nullcontext()
+
+    @staticmethod
+    def to_multi_instance(model: OptimizedModel, num_instances: int, **options: Any) -> Any:
+        """Return several copies of a converted model that work side by side on their own cores.
+
+        Raises:
+            UsageError: the model has no artifact.
+        """
+        from boxwright.runtimes.instances import to_multi_instance
+
+        if not isinstance(model, OptimizedModel) or model.folder is None:
+            raise UsageError("Only a converted model can be copied. Get one from get_model(), trace() or quantize().")
+        return to_multi_instance(model.folder, num_instances, **options)
+
+
+def _convert(
+    model: nn.Module,
+    call: Call,
+    choice: Choice,
+    calibration: Calibration | None,
+    threads: int | None,
+    folder: str | Path | None,
+) -> OptimizedModel:
+    temporary = tempfile.TemporaryDirectory(prefix="boxwright-artifact-") if folder is None else None
+    target = Path(temporary.name) / "artifact" if temporary is not None else Path(folder or "")
+    write_artifact(Source.of(model, *call), choice, target, calibration=calibration)
+    return OptimizedModel(open_graph(target, Tuning(threads=threads)), folder=target, keeps=temporary)
+
+
+def _example_call(form: BatchForm, data: Any, input_sample: Any) -> Call:
+    if input_sample is not None:
+        return _sample_call(input_sample)
+    if data is None:
+        raise UsageError("There is no example of the model's inputs. Give training_data or input_sample.")
+    return form.split(next(iterate(data)))[0]
+
+
+def _sample_call(sample: Any) -> Call:
+    if isinstance(sample, Mapping):
+        return (), dict(sample)
+    return (tuple(sample), {}) if isinstance(sample, list | tuple) else ((sample,), {})
+
+
+def _fitting(source: Source, samples: Sequence[tuple[Array, ...]]) -> list[tuple[Array, ...]]:
+    """Return the samples that the model takes: where its batch is fixed, a smaller last one is left out."""
+    ports = source.signature.inputs
+    fitting = [s for s in samples if all(p.accepts_shape(a.shape) for p, a in zip(ports, s, strict=True))]
+    if samples and not fitting:
+        source.signature.check(samples[0])  # says what does not fit
+    return fitting
+
+
+def _fingerprint(source: Source, samples: Sequence[tuple[Array, ...]]) -> str:
+    """Return a hash of the weights, of what they make of the example, and of the samples."""
+    digest = hashlib.sha256(repr((type(source.model).__qualname__, source.signature.to_dict())).encode())
+    for name, tensor in sorted(source.model.state_dict().items()):
+        digest.update(name.encode())
+        if isinstance(tensor, torch.Tensor):
+            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    for array in (*source.run([t.numpy() for t in source.example]), *(a for s in samples for a in s)):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,363 @@
+"""A child process that may crash, hang or eat memory: it is watched, limited, and leaves nothing behind."""
+
+import json
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from boxwright.core.errors import BoxwrightError, MissingDependencyError
+from boxwright.core.memory import read_memory
+from boxwright.core.world import World
+from boxwright.launchers.base import WorkerSpec
+from boxwright.launchers.folder import launch_folder
+from boxwright.launchers.interrupts import Interrupts
+from boxwright.launchers.outcome import make_error, read_result
+from boxwright.launchers.payload import pack
+from boxwright.launchers.process import WorkerProcess, write_start
+
+_TURN_S = 0.05
+_PORT = 29500  # of no meaning: a child has no others to meet
+_ASK, _ANSWER, _STAGE = "ask", "answer", "stage"
+_SIGNALS = {
+    signal.SIGKILL: "most often the machine or its container ran out of memory",
+    signal.SIGSEGV: "a native library crashed",
+    signal.SIGABRT: "a native library gave up",
+    signal.SIGBUS: "most often shared memory or a disk is full",
+    signal.SIGILL: "a native library uses instructions that this cpu does not have",
+}
+
+
+class ChildFailed(BoxwrightError):
+    """A child did not do its job.
+
+    Attributes:
+        stage: what it was doing.
+        cause: what it raised, where it raised something that can be sent.
+    """
+
+    def __init__(self, message: str, *, stage: str, cause: BaseException | None = None) -> None:
+        super().__init__(message)
+        self.stage = stage
+        self.cause = cause
+
+    @property
+    def lacks_package(self) -> bool:
+        """Whether a package is missing."""
+        return isinstance(self.cause, MissingDependencyError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a child may use.
+
+    Attributes:
+        time_s: seconds for each of its stages.
+        stage_s: seconds for stages that have a limit of their own.
+        memory_bytes: resident memory, with the processes it starts; None for most of what is free.
+        threads: computing threads.
+        cores: logical cpus; empty for all that this process may use.
+    """
+
+    time_s: float = 600.0
+    stage_s: Mapping[str, float] = field(default_factory=dict)
+    memory_bytes: int | None = None
+    threads: int = 1
+    cores: tuple[int, ...] = ()
+
+
+class Nursery:
+    """Where children live: a temporary folder that is gone afterwards, and the signals that end them.
+
+    Use `open_nursery`. Children must be started and waited for in the thread that made the nursery.
+    """
+
+    def __init__(self, folder: Path, interrupts: Interrupts) -> None:
+        self.folder = folder
+        self._interrupts = interrupts
+        self._count = 0
+        self._children: list[Child] = []
+
+    def start(self, job: "Job", *, limits: Limits, log: Path) -> "Child":
+        """Start a job in a fresh interpreter; what it prints goes to the log file.
+
+        Raises:
+            UsageError: the job can't be sent to another process.
+        """
+        home = self.folder / str(self._count)
+        packed = pack(_Packed(job, home), "The model or its data")
+        self._count += 1
+        home.mkdir()
+        (home / "tmp").mkdir()
+        child = Child(packed, home, limits, log, self._interrupts)
+        self._children.append(child)
+        return child
+
+    def run(self, job: "Job", *, limits: Limits, log: Path) -> Any:
+        """Run a job in a fresh interpreter and return its result.
+
+        Raises:
+            ChildFailed: it raised, died, or went over a limit.
+        """
+        child = self.start(job, limits=limits, log=log)
+        try:
+            return child.result()
+        finally:
+            child.close()
+
+    def close(self) -> None:
+        """End all children."""
+        for child in self._children:
+            child.close()
+
+
+@contextmanager
+def open_nursery() -> Iterator[Nursery]:
+    """Give a nursery; on the way out, Ctrl-C or SIGTERM are handed to the program when all children are gone."""
+    interrupts = Interrupts()
+    stopped = False
+    with interrupts, launch_folder() as folder:
+        nursery = Nursery(folder, interrupts)
+        interrupts.at_once = nursery.close
+        try:
+            yield nursery
+        except Stopped:
+            stopped = True
+        finally:
+            nursery.close()
+    if stopped or interrupts.seen is not None:
+        interrupts.deliver()
+
+
+class Stopped(BaseException):
+    """Ends the work from the inside after Ctrl-C or SIGTERM; `open_nursery` turns it into the signal's own effect."""
+
+
+class Child:
+    """One child process."""
+
+    def __init__(self, job: bytes, home: Path, limits: Limits, log: Path, interrupts: Interrupts) -> None:
+        self._home, self._limits, self._interrupts = home, limits, interrupts
+        self._memory_bytes = limits.memory_bytes or int(read_memory().usable_bytes * 0.9)
+        for name in (_ASK, _ANSWER):
+            os.mkfifo(home / name)
+        # Open at both ends: neither side ever waits for the other to open it.
+        self._ask = os.open(home / _ASK, os.O_RDWR | os.O_CLOEXEC)
+        self._answer = os.open(home / _ANSWER, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._log = log.open("ab")
+        self._told = b""
+        self._stage, self._stage_since_s = "start", time.monotonic()
+        self._over: str | None = None
+        self._stopped = False
+        write_start(home, job, None)
+        spec = WorkerSpec(
+            cores=limits.cores,
+            threads=limits.threads,
+            env=(("TMPDIR", str(home / "tmp")),),  # what a converter leaves there goes with the child
+        )
+        self._process = WorkerProcess(spec, home, attempt=0, master_port=_PORT)
+        with suppress(OSError):  # if memory runs out, the kernel shall take the child, not its parent
+            Path(f"/proc/{self._process.pid}/oom_score_adj").write_text("1000", encoding="ascii")
+        self._selector = selectors.DefaultSelector()
+        for fd in self._process.streams.values():
+            os.set_blocking(fd, False)
+            self._selector.register(fd, selectors.EVENT_READ, "log")
+        self._selector.register(self._answer, selectors.EVENT_READ, "answer")
+
+    def result(self) -> Any:
+        """Wait for the job's end and return its result.
+
+        Raises:
+            ChildFailed: it raised, died, or went over a limit.
+        """
+        while self._turn() is None:
+            pass
+        self._check()
+        return read_result(self._process.answers)
+
+    def ask(self, question: Mapping[str, Any]) -> Any:
+        """Send a question to the job (see `Channel.answer`) and return its answer.
+
+        Raises:
+            ChildFailed: it raised, died, or went over a limit.
+        """
+        self.tell(question)
+        return self.listen()
+
+    def tell(self, question: Mapping[str, Any]) -> None:
+        """Send a question to the job without waiting for an answer; a paused child goes on."""
+        self.resume()
+        self._stage_since_s = time.monotonic()
+        os.write(self._ask, json.dumps(question).encode() + b"\n")
+
+    def listen(self) -> Any:
+        """Wait for the next line from the job and return what it says.
+
+        Raises:
+            ChildFailed: it raised, died, or went over a limit.
+        """
+        while b"\n" not in self._told:
+            if self._turn() is not None and b"\n" not in self._told:
+                self._check()
+                raise ChildFailed("it ended before it answered", stage=self.stage)
+        line, _, self._told = self._told.partition(b"\n")
+        return json.loads(line)
+
+    def pause(self) -> None:
+        """Stop the process where it is: threads that wait by spinning would take time from others."""
+        if self._process.poll() is None and not self._stopped:
+            os.kill(self._process.pid, signal.SIGSTOP)
+            self._stopped = True
+
+    def resume(self) -> None:
+        """Let a paused process go on."""
+        if self._stopped and self._process.poll() is None:
+            os.kill(self._process.pid, signal.SIGCONT)
+        self._stopped = False
+
+    @property
+    def stage(self) -> str:
+        """What the job says that it is doing."""
+        with suppress(OSError):
+            return (self._home / _STAGE).read_text(encoding="utf-8") or self._stage
+        return self._stage
+
+    def close(self) -> None:
+        """End the process and all it has started, and close its files; closing twice is allowed."""
+        if self._log.closed:
+            return
+        self._process.kill()
+        while self._process.poll() is None:
+            self._pump(_TURN_S)
+        self._pump(0)
+        self._selector.close()
+        self._process.close()
+        os.close(self._ask)
+        os.close(self._answer)
+        self._log.close()
+
+    def _turn(self) -> int | None:
+        """Take in what the child says for a moment; return how it ended, None while it runs."""
+        if self._interrupts.seen is not None:
+            raise Stopped
+        self._pump(_TURN_S)
+        status = self._process.poll()
+        if status is not None:
+            self._pump(0)
+            return status
+        now, stage = time.monotonic(), self.stage
+        if stage != self._stage:
+            self._stage, self._stage_since_s = stage, now
+        limit_s = self._limits.stage_s.get(stage, self._limits.time_s)
+        if now - self._stage_since_s > limit_s:
+            self._over = f"it took more than {limit_s:g} s and was stopped"
+        elif (used := _resident_bytes(self._process.pid)) > self._memory_bytes:
+            self._over = (
+                f"it took {used / 2**20:.0f} MB of memory, more than the {self._memory_bytes / 2**20:.0f} MB allowed, "
+                "and was stopped"
+            )
+        if self._over is not None:
+            self._process.kill()
+            while (status := self._process.poll()) is None:
+                self._pump(_TURN_S)
+        return status
+
+    def _pump(self, timeout_s: float) -> None:
+        """Take in all that can be read; wait so long for the first of it."""
+        while ready := self._selector.select(timeout_s):
+            timeout_s = 0
+            for key, _ in ready:
+                data = os.read(key.fd, 1 << 16)
+                if not data:
+                    self._selector.unregister(key.fd)
+                elif key.data == "answer":
+                    self._told += data
+                else:
+                    self._log.write(data)
+                    self._log.flush()
+
+    def _check(self) -> None:
+        """Raise if the job was not done."""
+        if self._over is not None:
+            raise ChildFailed(self._over, stage=self.stage)
+        outcome, status = self._process.outcome(), self._process.status
+        if outcome is None:
+            raise ChildFailed(_describe(status), stage=self.stage)
+        if not outcome.ok:
+            self._log.write(outcome.trace.encode() + b"\n")
+            self._log.flush()
+            error = make_error(self._process.answers, self._process.rank, status)
+            raise ChildFailed(outcome.sentence, stage=self.stage, cause=error.__cause__)
+
+
+class Channel:
+    """What a job has of its parent."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def enter(self, stage: str) -> None:
+        """Say what comes now; each stage has its own time limit."""
+        (self._home / _STAGE).write_text(stage, encoding="utf-8")
+
+    def answer(self, handle: Callable[[dict[str, Any]], Any]) -> None:
+        """Say that all is ready, then answer the parent's questions until `handle` returns None."""
+        with (
+            (self._home / _ASK).open(encoding="utf-8") as questions,
+            (self._home / _ANSWER).open("w", encoding="utf-8") as answers,
+        ):
+            print(json.dumps("ready"), file=answers, flush=True)
+            for line in questions:
+                answer = handle(json.loads(line))
+                if answer is None:
+                    return
+                print(json.dumps(answer), file=answers, flush=True)
+
+
+Job = Callable[[Channel], Any]
+"""What a child does. It must be picklable, as must be its result."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    job: Job
+    home: Path
+
+    def __call__(self, world: World) -> Any:  # noqa: ARG002  a child is always alone
+        return self.job(Channel(self.home))
+
+
+def peak_bytes() -> int:
+    """Return the most memory that this process has had in use at a time."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def _resident_bytes(pid: int) -> int:
+    """Return the resident memory of a process and of all it has started."""
+    total, waiting = 0, [pid]
+    while waiting:
+        current = waiting.pop()
+        with suppress(OSError, ValueError, IndexError):
+            pages = int(Path(f"/proc/{current}/statm").read_text(encoding="ascii").split()[1])
+            total += pages * os.sysconf("SC_PAGE_SIZE")
+            waiting += map(int, Path(f"/proc/{current}/task/{current}/children").read_text(encoding="ascii").split())
+    return total
+
+
+def _describe(status: int | None) -> str:
+    if status is None or status >= 0:
+        return f"its process ended with exit status {status} before the work was done"
+    with suppress(ValueError):
+        known = signal.Signals(-status)
+        return f"its process was killed by {known.name}: {_SIGNALS.get(known, 'something outside stopped it')}"
+    return f"its process was killed by signal {-status}"

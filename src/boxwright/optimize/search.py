@@ -1,0 +1,80 @@
+"""Quantisation that keeps accuracy: the layers that suffer most are put back into float until the loss is allowed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from boxwright.core.log import get_logger
+from boxwright.optimize.case import read_case
+from boxwright.optimize.process import Channel
+from boxwright.optimize.trial import Tried
+
+_log = get_logger(__name__)
+_FIRST = 2
+_RANK_SAMPLES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RankJob:
+    """What a child does to find the layers that suffer most: see `runtimes.sensitivity`."""
+
+    case: Path
+
+    def __call__(self, channel: Channel) -> tuple[str, ...]:
+        """Return module names, the one that suffers most first."""
+        from boxwright.runtimes.sensitivity import rank_layers  # with torch
+
+        channel.enter("rank")
+        case = read_case(self.case)
+        return tuple(rank_layers(case.source(), list(islice(case.calibration(), _RANK_SAMPLES))))
+
+
+def put_back(
+    first: Tried,
+    ranked: Sequence[str],
+    attempt: Callable[[tuple[str, ...]], Tried],
+    loss: Callable[[Tried], float],
+    *,
+    budget: float,
+    tries: int,
+) -> Tried:
+    """Return the first try that loses no more than the budget with as few layers in float as it takes, or the nearest.
+
+    The number of layers doubles from try to try: 2, 4, 8 and so on.
+
+    Args:
+        first: the try with every layer quantised.
+        ranked: the layers, the one that suffers most first.
+        attempt: makes a try with these layers kept in float.
+        loss: how much a try loses, as the budget counts it; infinite for one that failed.
+        budget: how much may be lost.
+        tries: how many tries at most.
+
+    Example:
+        >>> def attempt(kept): return Tried(status="successful", kept=kept)
+        >>> first = Tried(status="successful")
+        >>> found = put_back(first, ["a", "b", "c"], attempt, lambda t: 1 - len(t.kept) / 3, budget=0.1, tries=4)
+        >>> found.kept, found.note
+        (('a', 'b', 'c'), '3 of 3 layers kept in float')
+    """
+    nearest, count = first, _FIRST
+    for _ in range(tries):
+        kept = tuple(ranked[:count])
+        tried = attempt(kept)
+        tried = (
+            replace(tried, note=f"{len(kept)} of {len(ranked)} layers kept in float", kept=kept)
+            if _ran(tried)
+            else tried
+        )
+        _log.info("%d of %d layers in float: %s, loss %.4f", len(kept), len(ranked), tried.status, loss(tried))
+        if loss(tried) < loss(nearest):
+            nearest = tried
+        if loss(nearest) <= budget or len(kept) == len(ranked):
+            break
+        count *= 2
+    return nearest
+
+
+def _ran(tried: Tried) -> bool:
+    return tried.status == "successful"

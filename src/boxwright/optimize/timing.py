@@ -1,0 +1,270 @@
+"""Latency that can be compared: every model in its own warm child, taking turns, so that noise hits all alike."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from boxwright.core.log import get_logger
+from boxwright.core.memory import read_memory
+from boxwright.core.timing import Timing
+from boxwright.optimize.case import Inputs, read_case
+from boxwright.optimize.process import Channel, Child, ChildFailed, Limits, Nursery, peak_bytes
+from boxwright.runtimes.artifact import open_graph
+from boxwright.runtimes.base import Graph, Tuning
+
+_log = get_logger(__name__)
+_TURN_RUNS = 5
+_TRIAL_ROUNDS = 2
+_WARM_RUNS = 3
+_WARM_S = 2.0
+
+
+class Target(Protocol):
+    """Something that a child can open and run."""
+
+    def open(self, tuning: Tuning) -> Graph:
+        """Return it loaded."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactTarget:
+    """An artifact folder."""
+
+    folder: Path
+
+    def open(self, tuning: Tuning) -> Graph:
+        """Return it loaded."""
+        return open_graph(self.folder, tuning)
+
+
+@dataclass(frozen=True, slots=True)
+class OriginalTarget:
+    """The model of a case, not converted."""
+
+    case: Path
+
+    def open(self, tuning: Tuning) -> Graph:  # noqa: ARG002  a child has OMP_NUM_THREADS, and nothing else is to be set
+        """Return it loaded."""
+        from boxwright.optimize.live import LiveGraph  # with torch, which other targets do without
+
+        return LiveGraph(read_case(self.case).source())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """What a model's runs took.
+
+    Attributes:
+        timing: the runs; None if there are none.
+        peak_bytes: the most memory its process had, model and all.
+        stopped: whether it was given up early because it is slow.
+        failure: why there is no timing.
+    """
+
+    timing: Timing | None = None
+    peak_bytes: int = 0
+    stopped: bool = False
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaceRules:
+    """How models are timed against each other.
+
+    Attributes:
+        runs: timed runs of each model, at most.
+        time_s: seconds of timed runs for each model; slow models get fewer runs, but never fewer than three rounds.
+        baseline: the name of the model that hopeless ones are measured by.
+        early_stop: a model that needs so many times the baseline's median after two rounds is not timed further.
+    """
+
+    runs: int = 100
+    time_s: float = 10.0
+    baseline: str = ""
+    early_stop: float | None = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimingJob:
+    """A child of the race: it loads a model, warms it up, and runs it when asked."""
+
+    target: Target
+    inputs: Path
+    threads: int | None
+
+    def __call__(self, channel: Channel) -> int:
+        """Return the peak memory in bytes."""
+        channel.enter("load")
+        graph = self.target.open(Tuning(threads=self.threads))
+        arrays = graph.signature.check(read_inputs(self.inputs))
+        channel.enter("forward")
+        start_s = time.perf_counter()
+        for _ in range(_WARM_RUNS):
+            graph.run(arrays)
+        while time.perf_counter() - start_s < _WARM_S / 10:  # quick models need more runs until all is settled
+            graph.run(arrays)
+
+        def handle(question: dict[str, Any]) -> Any:
+            if question["do"] == "end":
+                return None
+            graph.run(arrays)  # not timed: the caches hold what the others left there
+            times_ms = []
+            for _ in range(question["runs"]):
+                before_s = time.perf_counter()
+                graph.run(arrays)
+                times_ms.append((time.perf_counter() - before_s) * 1000)
+            return times_ms
+
+        channel.answer(handle)
+        peak = peak_bytes()
+        graph.close()
+        return peak
+
+
+def write_inputs(inputs: Inputs, file: Path) -> None:
+    """Write flat inputs for children to read."""
+    named: dict[str, Any] = {f"{i:03d}": a for i, a in enumerate(inputs)}
+    np.savez(file, **named)
+
+
+def read_inputs(file: Path) -> list[Any]:
+    """Return the flat inputs in a file."""
+    with np.load(file) as arrays:
+        return [arrays[name] for name in sorted(arrays.files)]
+
+
+def race(
+    nursery: Nursery,
+    targets: Mapping[str, Target],
+    inputs: Path,
+    *,
+    rules: RaceRules,
+    limits: Limits,
+    logs: Path,
+    needs_bytes: Mapping[str, int] | None = None,
+    advance: Callable[[], None] = lambda: None,
+) -> dict[str, Latency]:
+    """Return the latency of several models, each loaded in a child of its own, which take turns.
+
+    While one runs, the others are stopped (SIGSTOP), so that threads that wait by spinning cost it nothing. If memory
+    does not hold all of them at once, they run in waves, each with the baseline among them.
+
+    Args:
+        nursery: where the children live.
+        targets: the models by name.
+        inputs: the file that `write_inputs` wrote.
+        rules: how often, how long, and when to give up.
+        limits: of each child.
+        logs: a folder for what the children print.
+        needs_bytes: how much memory each model is expected to need.
+        advance: called after each model.
+    """
+    results: dict[str, Latency] = {}
+    for wave in _make_waves(list(targets), needs_bytes or {}, rules.baseline):
+        found = _race_wave(nursery, {name: targets[name] for name in wave}, inputs, rules, limits, logs)
+        for name, latency in found.items():
+            results[name] = _join(results[name], latency) if name in results else latency
+            advance()
+    return results
+
+
+def _make_waves(names: Sequence[str], needs_bytes: Mapping[str, int], baseline: str) -> list[list[str]]:
+    free = read_memory().usable_bytes * 0.7
+    first = [name for name in names if name == baseline]
+    room = free - sum(needs_bytes.get(name, 0) for name in first)
+    waves, used = [list(first)], 0.0
+    for name in names:
+        if name == baseline:
+            continue
+        need = needs_bytes.get(name, 0)
+        if used + need > room and len(waves[-1]) > len(first):
+            waves.append(list(first))
+            used = 0.0
+        waves[-1].append(name)
+        used += need
+    if len(waves) > 1:
+        _log.info("Memory does not hold all models at once: they are timed in %d waves.", len(waves))
+    return waves
+
+
+def _join(one: Latency, other: Latency) -> Latency:
+    if one.timing is None or other.timing is None:
+        return one if other.timing is None else other
+    samples = one.timing.samples_ms + other.timing.samples_ms
+    return replace(one, timing=Timing(samples_ms=samples), peak_bytes=max(one.peak_bytes, other.peak_bytes))
+
+
+def _race_wave(
+    nursery: Nursery, targets: Mapping[str, Target], inputs: Path, rules: RaceRules, limits: Limits, logs: Path
+) -> dict[str, Latency]:
+    children: dict[str, Child] = {}
+    results: dict[str, Latency] = {}
+    samples: dict[str, list[float]] = {name: [] for name in targets}
+    try:
+        for name, target in targets.items():
+            job = TimingJob(target=target, inputs=inputs, threads=limits.threads)
+            # One after the other: a model that is being loaded must not disturb one that warms up.
+            try:
+                child = nursery.start(job, limits=limits, log=logs / f"{name}.log")
+                children[name] = child
+                child.listen()
+                child.pause()
+            except ChildFailed as error:
+                results[name] = Latency(failure=str(error))
+        turn = 0
+        waiting = [name for name in targets if name not in results]
+        while waiting:
+            for place in range(len(waiting)):
+                name = waiting[(turn + place) % len(waiting)]
+                try:
+                    samples[name] += _take_turn(children[name], samples[name], rules)
+                except ChildFailed as error:
+                    results[name] = Latency(failure=str(error))
+            turn += 1
+            waiting = [n for n in waiting if n not in results and not _is_done(samples[n], turn, rules)]
+            if turn == _TRIAL_ROUNDS:
+                hopeless = [n for n in waiting if _is_hopeless(n, samples, rules)]
+                for name in hopeless:
+                    results[name] = _finish(children[name], samples[name], stopped=True)
+                waiting = [n for n in waiting if n not in hopeless]
+        for name in targets:
+            if name not in results:
+                results[name] = _finish(children[name], samples[name])
+    finally:
+        for child in children.values():
+            child.close()
+    return {name: results[name] for name in targets}
+
+
+def _take_turn(child: Child, sofar_ms: Sequence[float], rules: RaceRules) -> list[float]:
+    runs = min(_TURN_RUNS, max(rules.runs - len(sofar_ms), 1))
+    if not sofar_ms or sum(sofar_ms) / len(sofar_ms) * runs > rules.time_s * 1000 / 4:
+        runs = 1
+    times: list[float] = child.ask({"do": "run", "runs": runs})
+    child.pause()
+    return times
+
+
+def _is_done(samples_ms: Sequence[float], turn: int, rules: RaceRules) -> bool:
+    return len(samples_ms) >= rules.runs or (turn >= _TRIAL_ROUNDS + 1 and sum(samples_ms) >= rules.time_s * 1000)
+
+
+def _is_hopeless(name: str, samples: Mapping[str, list[float]], rules: RaceRules) -> bool:
+    base = samples.get(rules.baseline)
+    if rules.early_stop is None or name == rules.baseline or not base:
+        return False
+    return float(np.median(samples[name])) > rules.early_stop * float(np.median(base))
+
+
+def _finish(child: Child, samples_ms: Sequence[float], *, stopped: bool = False) -> Latency:
+    try:
+        child.tell({"do": "end"})
+        peak: int = child.result()
+    except ChildFailed as error:
+        return Latency(failure=str(error))
+    return Latency(timing=Timing(samples_ms=tuple(samples_ms)), peak_bytes=peak, stopped=stopped)
