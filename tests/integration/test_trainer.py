@@ -98,6 +98,32 @@ def test_auto_lr_multiplies_the_rate() -> None:
     assert rates == pytest.approx([0.1, 0.2])
 
 
+class WatchRates(Lit):
+    """Logs the rate of the last step, and that of the first."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        rate = self.trainer.optimizers[0].param_groups[0]["lr"]
+        self.log("rate", rate)
+        self.log(f"rate_{self.trainer.global_step}", rate)
+        return super().training_step(batch, batch_idx)
+
+
+def test_a_warm_up_reaches_the_scaled_rate_in_its_epochs_and_resumes(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"num_processes": 2, "auto_lr": {"warmup_epochs": 2}}
+    keeper = ModelCheckpoint(dirpath=tmp_path, filename="kept")
+    trainer = Trainer(callbacks=[keeper], **settings, **(QUIET | {"max_epochs": 1}))
+    trainer.fit(WatchRates(), make_loader(4))
+    assert (trainer.plan.lr_factor, trainer.plan.lr_warmup_epochs) == (2.0, 2.0)
+    rates = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("rate_")}
+    assert rates == pytest.approx({"rate_0": 0.1, "rate_1": 0.125})
+    more = Trainer(enable_checkpointing=False, **settings, **(QUIET | {"max_epochs": 4}))
+    more.fit(WatchRates(), make_loader(4), ckpt_path=str(tmp_path / "kept.ckpt"), weights_only=False)
+    rates = {name: float(value) for name, value in more.callback_metrics.items() if name.startswith("rate_")}
+    assert rates == pytest.approx(
+        {"rate_2": 0.15, "rate_3": 0.175, "rate_4": 0.2, "rate_5": 0.2, "rate_6": 0.2, "rate_7": 0.2}
+    )
+
+
 def test_compile_makes_a_module_of_model_loss_optimizer_and_metrics() -> None:
     net = nn.Linear(4, 1)
     before = net.weight.detach().clone()

@@ -33,6 +33,7 @@ from boxwright.core.log import get_logger
 from boxwright.core.types import Precision
 from boxwright.core.world import World
 from boxwright.devices.base import Device
+from boxwright.devices.options import DeviceOptions
 from boxwright.launchers.allocator import read_allocator
 from boxwright.launchers.base import Launcher
 from boxwright.launchers.external import from_environment
@@ -62,7 +63,8 @@ class TorchNano:
         strategy: what starts them: "subprocess", "spawn", "ray" or "spark", or a launcher with settings of its own,
             such as `RayLauncher(address="auto", restart=Restart(max_restarts=2))`.
         precision: 64, 32, 16, "bf16" or "bf16-true"; each is what it says.
-        device: "cpu" or "cuda".
+        device: where the tensors are; the plan names the choices.
+        device_options: how that device works: compiled, lazily, with which operations in bf16.
         use_ipex: use Intel's extension where it is installed and fits, else the same optimisations of stock PyTorch.
         channels_last: lay images and weights channels last in memory.
         cpu_for_each_process: which cpus each process gets, instead of an even share.
@@ -97,6 +99,7 @@ class TorchNano:
         auto_lr: bool = False,
         *,
         device: str | None = None,
+        device_options: DeviceOptions | None = None,
         accelerator: str | None = None,
         distributed_backend: str | None = None,
         seed: int = 0,
@@ -109,13 +112,18 @@ class TorchNano:
             launcher, strategy = strategy, strategy.name
         strategy = _one_of("strategy", strategy, "distributed_backend", distributed_backend)
         device = _one_of("device", device, "accelerator", accelerator) or "cpu"
-        self._device: Device = catalogue.load("device", device)()
+        self._device: Device = catalogue.load("device", device)(device_options)
         self._external = from_environment() or World.single()
         wanted = self._external.local_world_size if self._external.world_size > 1 else num_processes
         if self._external.world_size > 1 and num_processes not in (None, 1, self._external.world_size):
             raise UsageError(
                 f"num_processes={num_processes!r}, but an outer launcher has started {self._external.world_size} "
                 "processes already. Leave num_processes out, or start the program without that launcher."
+            )
+        if not isinstance(auto_lr, bool):
+            raise UsageError(
+                f"auto_lr={auto_lr!r}: a loop of your own has no epochs that TorchNano knows of. Use auto_lr=True and "
+                "warm up in the loop, or use the Trainer."
             )
         if self.is_external and strategy in ELSEWHERE:
             raise UsageError(
@@ -137,6 +145,8 @@ class TorchNano:
             channels_last=channels_last or use_ipex,
             support=self._device.supports(Precision.parse(precision)),
             device_count=self._device.count(),
+            near_cpus=self._device.near_cpus(),
+            environment=self._device.environment(),
             allocator=allocator,
             world_size=self._external.world_size if self.is_external else None,
             more_notes=() if launcher is None else launcher.notes(wanted or 1),
@@ -144,7 +154,7 @@ class TorchNano:
         self._launcher = _StaysHere(launcher)
         self._seed = seed
         self._ddp: dict[str, Any] = {
-            _SYNC_BUFFERS: broadcast_buffers,
+            _SYNC_BUFFERS: broadcast_buffers and self._device.copies_buffers,
             "find_unused_parameters": find_unused_parameters,
         }
         self._world = World.single()
@@ -160,6 +170,11 @@ class TorchNano:
     def device(self) -> torch.device:
         """Where this process's tensors belong."""
         return self._place
+
+    @property
+    def hardware(self) -> Device:
+        """What the device is like: whether it wants fixed shapes, how it is fed, what is quick on it."""
+        return self._device
 
     @property
     def global_rank(self) -> int:
@@ -316,7 +331,7 @@ class TorchNano:
 
     def free_bytes(self) -> int:
         """Return how much memory the processes of this machine may still fill together."""
-        return self._device.free_bytes() * (1 if self._place.type == "cpu" else self._world.local_world_size)
+        return self._device.free_bytes() * (self._world.local_world_size if self._device.own_memory else 1)
 
     def scaler_state(self) -> dict[str, Any]:
         """Return what the loss scaler of fp16 remembers, for a checkpoint; empty in other precisions."""
@@ -348,13 +363,13 @@ class TorchNano:
         for optimizer in optimizers:
             _follow(optimizer, self._place, model_dtype(self.plan.precision))
             if self.plan.lr_factor != 1:
-                for group in optimizer.param_groups:
-                    group["lr"] *= self.plan.lr_factor
+                _scale_rate(optimizer, self.plan.lr_factor)
         if self._use_ipex:
             model = ipex.optimize(model, optimizers, self.plan.precision)
+        model = self._device.compile(model)
         running: nn.Module = model
         if self.is_distributed and any(p.requires_grad for p in model.parameters()):
-            device_ids = None if self._place.type == "cpu" else [self._place]
+            device_ids = self._device.parallel_devices(self._place)
             running = DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True, **self._ddp)
         return NanoModule(model, running, self.plan, self._device)
 
@@ -368,7 +383,7 @@ class TorchNano:
         if not hasattr(loader, "__iter__"):
             raise UsageError(f"setup() can't use a {type(loader).__name__}: it is no model, optimizer or loader.")
         own = share(loader, rank=self.global_rank, world_size=self.world_size, seed=self._seed)
-        return NanoLoader(own, self._place)
+        return NanoLoader(own, self._place, self._device.feed)
 
     # Starting.
 
@@ -401,10 +416,11 @@ class TorchNano:
         threads_before = torch.get_num_threads()
         torch.set_num_threads(threads)
         if world.world_size > 1:
-            distributed.init_process_group(self._device.collective, timeout=_COLLECTIVE_TIMEOUT)
+            self._device.join_group(self._place, _COLLECTIVE_TIMEOUT)
         self._world, self._running = world, True
         try:
-            yield
+            with self._device.working(self.plan.precision):
+                yield
         finally:
             self._running = False
             torch.set_num_threads(threads_before)
@@ -473,6 +489,16 @@ def _one_of(name: str, value: str | None, other: str, alias: str | None) -> str 
     if value is not None and alias is not None and value != alias:
         raise UsageError(f"{name}={value!r} and {other}={alias!r} mean the same thing. Give one of them.")
     return value if value is not None else alias
+
+
+def _scale_rate(optimizer: Optimizer, factor: float) -> None:
+    for group in optimizer.param_groups:
+        if "initial_lr" in group:  # a scheduler's mark; it would set the rate back
+            raise UsageError(
+                "auto_lr=True multiplies the rate in setup(), but a scheduler of this optimizer is there already. Make "
+                "the scheduler after setup(), with the optimizer that setup() returns."
+            )
+        group["lr"] *= factor
 
 
 def _follow(optimizer: Optimizer, device: torch.device, dtype: torch.dtype) -> None:

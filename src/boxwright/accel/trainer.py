@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
-from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch import LightningModule
 from lightning.pytorch import Trainer as LightningTrainer
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy
@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from boxwright.accel import ipex
 from boxwright.accel.plan import Plan
+from boxwright.accel.rate import ScaleRate
 from boxwright.accel.strategy import make_launcher
 from boxwright.core import catalogue
 from boxwright.core.cpu import read_cpu
@@ -87,7 +88,8 @@ class Trainer(LightningTrainer):
         distributed_backend: the same as `strategy`.
         cpu_for_each_process: which cpus each process gets, instead of an even share.
         channels_last: lay images and weights channels last in memory.
-        auto_lr: multiply learning rates by the number of processes.
+        auto_lr: multiply learning rates by the number of processes, the curves of schedulers with them;
+            `{"warmup_epochs": n}` gets there in n epochs, where there is no scheduler.
         precision: 64, 32, 16, "bf16" or "bf16-true"; each is what it says, also 16 on a CPU.
         **lightning: everything that Lightning's Trainer takes.
     """
@@ -99,7 +101,7 @@ class Trainer(LightningTrainer):
         distributed_backend: str | None = None,
         cpu_for_each_process: Sequence[Sequence[int]] | None = None,
         channels_last: bool = False,
-        auto_lr: bool = False,
+        auto_lr: bool | Mapping[str, float] = False,
         precision: str | int = 32,
         strategy: Any = None,
         **lightning: Any,
@@ -146,11 +148,11 @@ class Trainer(LightningTrainer):
             raise UsageError(
                 "use_ipex=True with the installed extension is for TorchNano. Leave it out of the Trainer."
             )
-        if auto_lr:
+        if self.plan.lr_factor != 1:
             own = lightning.get("callbacks") or []
             lightning["callbacks"] = [
                 *(own if isinstance(own, (list, tuple)) else [own]),
-                _ScaleRate(self.plan.lr_factor),
+                ScaleRate(self.plan.lr_factor, self.plan.lr_warmup_epochs),
             ]
         self._settings = dict(lightning)
         if strategy is not None:
@@ -277,7 +279,6 @@ class _FitJob:
         self.plan, self.settings, self.model, self.args, self.kwargs = plan, settings, model, args, kwargs
 
     def __call__(self, world: World) -> dict[str, Any] | None:
-        torch.set_num_threads(self.plan.workers[world.rank].threads)
         environment = _OurProcesses(world)
         settings = {
             k: v for k, v in self.settings.items() if k not in ("accelerator", "devices", "num_nodes", "plugins")
@@ -313,20 +314,3 @@ def _precision_settings(precision: Precision) -> dict[str, Any]:
         # Asked for "16-mixed" on a CPU, Lightning would compute in bf16. Its own plugin, handed over, does not.
         return {"plugins": [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))]}
     return {"precision": _LIGHTNING_NAMES[precision]}
-
-
-class _ScaleRate(Callback):
-    """Multiplies learning rates, and the schedulers' idea of them, once before training starts."""
-
-    def __init__(self, factor: float) -> None:
-        self._factor = factor
-
-    def on_fit_start(self, trainer: LightningTrainer, pl_module: LightningModule) -> None:  # noqa: ARG002
-        for optimizer in trainer.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] *= self._factor
-                if "initial_lr" in group:
-                    group["initial_lr"] *= self._factor
-        for config in trainer.lr_scheduler_configs:
-            if hasattr(config.scheduler, "base_lrs"):
-                config.scheduler.base_lrs = [rate * self._factor for rate in config.scheduler.base_lrs]
