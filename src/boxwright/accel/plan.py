@@ -193,6 +193,11 @@ class Plan:
             notes.append(f"the container's quota of {cpu.quota:g} cpus limits the threads")
         if processes == 1 and not elsewhere:
             strategy = "none"
+            if more_notes:
+                raise UsageError(
+                    f"Restarts and the like ({', '.join(more_notes)}) are for processes that are started; one stays "
+                    "where it is. Use num_processes=2 or more, or leave them out."
+                )
         if allocator is not None:
             workers = tuple(replace(worker, env=(*allocator.variables, *worker.env)) for worker in workers)
         scales, warmup_epochs = _read_auto_lr(auto_lr)

@@ -35,7 +35,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         help="processes (default 1, or one a GPU)",
     )
-    parser.add_argument("--strategy", help="what starts them: subprocess or spawn (default subprocess)")
+    parser.add_argument("--strategy", help="what starts them: subprocess, spawn, ray or spark (default subprocess)")
+    parser.add_argument("--address", metavar="HOST:PORT", help="the Ray cluster (default RAY_ADDRESS, or a new one)")
+    parser.add_argument("--master", metavar="URL", help="the Spark master (default the active session's, or local)")
+    parser.add_argument(
+        "--max_restarts", "--max-restarts", metavar="N", type=int, help="go on after a death, so often (default 0)"
+    )
+    parser.add_argument(
+        "--min_processes", "--min-processes", metavar="N", type=int, help="go on with fewer, where a cluster lost some"
+    )
     parser.add_argument(
         "--use_ipex", *_ALIASES["--use_ipex"], action="store_true", help="Intel's extension, if it fits"
     )
@@ -80,6 +88,10 @@ def run(args: argparse.Namespace) -> int:
         "device": args.device,
         "num_processes": args.num_processes,
         "strategy": args.strategy,
+        "address": args.address,
+        "master": args.master,
+        "max_restarts": args.max_restarts,
+        "min_processes": args.min_processes,
         "seed": args.seed,
         "output_dir": args.out,
         "resume": True if args.resume else None,

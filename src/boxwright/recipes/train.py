@@ -10,6 +10,7 @@ import yaml
 
 from boxwright.accel.checkpoint import load_checkpoint
 from boxwright.accel.nano import TorchNano
+from boxwright.accel.strategy import make_launcher
 from boxwright.core import catalogue
 from boxwright.core.config import to_yaml
 from boxwright.core.errors import CheckpointError, UsageError
@@ -22,6 +23,10 @@ from boxwright.recipes.training.loop import Progress, TrainResult, run_worker
 __all__ = ["TrainConfig", "TrainResult", "train"]
 
 _log = get_logger(__name__)
+# What may be another one without a word when a run goes on: it changes no number.
+_FREE = {"resume", "output_dir", "data", "ckpt", "workers", "strategy", "address", "master", "max_restarts"} | {
+    "min_processes", "cores_per_process"
+}  # fmt: skip
 # What weights and optimizer in a checkpoint depend on.
 _FIXED = {"model", "freeze", "momentum", "weight_decay", "size_hw", "ema", "train_split", "val_split", "val", "seed"}
 
@@ -52,7 +57,14 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
     nano = TorchNano(
         num_processes=config.num_processes or None,
         use_ipex=config.use_ipex,
-        strategy=config.strategy,
+        strategy=make_launcher(
+            config.strategy,
+            max_restarts=config.max_restarts,
+            address=config.address,
+            master=config.master,
+            min_workers=config.min_processes,
+            cores_per_worker=config.cores_per_process,
+        ),
         precision=config.precision,
         device=config.device,
         channels_last=True,
@@ -88,7 +100,7 @@ def _refuse_other_run(last: Path, config: TrainConfig) -> None:
         CheckpointError: there is nothing to go on from, or a setting that a run can't change is another one.
     """
     before, now = yaml.safe_load(load_checkpoint(last)["config"]), yaml.safe_load(to_yaml(config))
-    changed = {key for key in now if before.get(key) != now[key]} - {"resume", "output_dir", "data", "ckpt", "workers"}
+    changed = {key for key in now if before.get(key) != now[key]} - _FREE
     fixed = sorted(changed & _FIXED)
     if fixed:
         told = ", ".join(f"{key} was {before.get(key)!r} and is {now[key]!r}" for key in fixed)

@@ -53,7 +53,12 @@ class TrainConfig:
         device: "cpu" or "cuda".
         precision: 32, bf16, 16, 64 or bf16-true.
         num_processes: how many processes; 0 for one on the CPU and one a GPU.
-        strategy: what starts them.
+        strategy: what starts them: subprocess, spawn, ray or spark.
+        address: of the Ray cluster; None for the one in RAY_ADDRESS, else for one of its own.
+        master: the URL of the Spark master; None for the active session's, else for one of its own.
+        max_restarts: after a death all processes start again from the last checkpoint, so many times at most.
+        min_processes: with how few a Ray or Spark cluster that has no room for all may go on.
+        cores_per_process: how many of the cluster's cpus each process gets; None for an even share.
         use_ipex: Intel's extension, where it fits.
         max_error_rate: refuse a set in which more than this part of the images has errors.
         loggers: further loggers: tensorboard, mlflow, wandb; tensorboard is used where it is installed.
@@ -96,6 +101,11 @@ class TrainConfig:
     precision: str = "32"
     num_processes: int = 0
     strategy: str = "subprocess"
+    address: str | None = None
+    master: str | None = None
+    max_restarts: int = 0
+    min_processes: int | None = None
+    cores_per_process: int | None = None
     use_ipex: bool = False
     max_error_rate: float = 0.05
     loggers: tuple[str, ...] = ()
@@ -104,7 +114,7 @@ class TrainConfig:
         for name in ("accumulate", "max_epoch", "print_interval"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name}={getattr(self, name)!r} must be at least 1.")
-        for name in ("batch", "eval_interval", "patience", "workers", "num_processes", "clip_norm"):
+        for name in ("batch", "eval_interval", "patience", "workers", "num_processes", "max_restarts", "clip_norm"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name}={getattr(self, name)!r} must not be negative.")
         if self.steps is not None and self.steps < 1:

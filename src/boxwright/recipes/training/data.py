@@ -4,6 +4,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from boxwright.accel.nano import TorchNano
 from boxwright.core.errors import DataError
 from boxwright.core.log import get_logger
@@ -93,8 +95,7 @@ def make_loader(
     nano: TorchNano, dataset: DetectionDataset, batch: int, config: TrainConfig, start: tuple[int, int]
 ) -> Loader:
     """Return this process's endless batches from a position on."""
-    worker = nano.plan.workers[min(nano.local_rank, len(nano.plan.workers) - 1)]
-    workers = config.workers or max(1, min(worker.threads // 2, 12))
+    workers = config.workers or max(1, min(torch.get_num_threads() // 2, 12))
     return Loader(
         dataset,
         batch_size=batch,

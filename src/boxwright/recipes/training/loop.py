@@ -38,6 +38,7 @@ from boxwright.recipes.training.logbook import Callback, make_callbacks
 from boxwright.recipes.training.memory import choose_batch
 from boxwright.recipes.training.optimizer import class_weights, freeze, make_optimizer
 from boxwright.recipes.training.score import score_model
+from boxwright.recipes.training.takeup import taking_up
 
 _log = get_logger(__name__)
 Progress = Callable[[int, int], None]
@@ -484,4 +485,5 @@ def run_worker(
     if nano.is_distributed and level is not None:
         log.configure("normal" if nano.is_global_zero else "quiet")
         log.get_logger().setLevel(level if nano.is_global_zero else max(level, WARNING))
-    return Training(nano, config, callbacks, progress).run()
+    with taking_up(nano, config) as config:
+        return Training(nano, config, callbacks, progress).run()
