@@ -7,7 +7,7 @@ from typing import Any
 from boxwright.core.errors import UsageError
 
 Template = dict[str, Any]
-"""One of: {"leaf": i}, {"list": [...]}, {"tuple": [...]}, {"record": name, "fields": {...}}, {"dict": {...}}, {"value": x}."""
+"""One of {"leaf": i}, {"list": []}, {"tuple": []}, {"record": name, "fields": {}}, {"dict": {}}, {"value": x}."""
 
 
 def flatten(value: Any) -> tuple[list[Any], Template]:

@@ -1,0 +1,6 @@
+"""Training operators that stock PyTorch runs slowly on a CPU. Without a C compiler the plain operators run instead."""
+
+from boxwright.accel.kernels.depthwise import StridedDepthwise
+from boxwright.accel.kernels.norm_silu import NormSilu
+
+__all__ = ["NormSilu", "StridedDepthwise"]

@@ -1,0 +1,47 @@
+/* Batch-norm with SiLU in one go, forward and backward: PyTorch runs them as two operators, each with passes over the
+ * memory of its own. Images lie channels last: (rows, channels) with rows = batch * height * width.
+ *
+ * Values are float or bfloat16 (kept as uint16_t); sums are float over short runs and double over the whole, and each
+ * thread's part has a fixed place, so that the same inputs on the same number of threads give the same bits.
+ *
+ * Vectors are those of the compiler (GCC, Clang), so there is one source for every instruction set.
+ */
+#include <math.h>
+#include <omp.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
+#define RUN 64 /* rows that are summed in float before they go to the double sums */
+
+static inline void split(int64_t total, int part, int parts, int64_t *from, int64_t *to) {
+    int64_t each = total / parts, more = total % parts;
+    *from = part * each + (part < more ? part : more);
+    *to = *from + each + (part < more);
+}
+
+#define JOIN3(a, b, c) a##_##b##x##c
+#define JOIN(a, b, c) JOIN3(a, b, c)
+#define NAME(x) JOIN(x, TYPE, LANES)
+
+#define LANES 16
+#include "vectors.inc"
+#define TYPE f32
+#include "norm_silu.inc"
+#undef TYPE
+#define TYPE bf16
+#include "norm_silu.inc"
+#undef TYPE
+#undef LANES
+
+/* Channel numbers that only 8 divides. */
+#define LANES 8
+#include "vectors.inc"
+#define TYPE f32
+#include "norm_silu.inc"
+#undef TYPE
+#define TYPE bf16
+#include "norm_silu.inc"

@@ -1,0 +1,59 @@
+"""The C kernels, compiled for this machine on first use and kept in the user's cache folder."""
+
+import ctypes
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from boxwright.core.log import get_logger
+
+_log = get_logger(__name__)
+_SOURCES = ("kernels.c", "vectors.inc", "norm_silu.inc")
+# -fno-math-errno and -fno-trapping-math change no value; they let the compiler use vectors.
+_FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-fopenmp")
+_TIMEOUT_S = 120
+
+
+@cache
+def load_kernels() -> ctypes.CDLL | None:
+    """Return the compiled kernels, or None where there is no C compiler or it fails; the log says why."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        _log.info("No C compiler (cc, gcc, clang) was found: training runs with PyTorch's own operators, a bit slower.")
+        return None
+    try:
+        return ctypes.CDLL(str(_build(compiler, Path("~/.cache/boxwright/kernels").expanduser())))
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else str(error)
+        _log.warning("The training kernels could not be built (PyTorch's own operators run instead): %s", reason)
+        return None
+
+
+def _build(compiler: str, folder: Path) -> Path:
+    """Return the library for these sources, this compiler and this CPU; it is built if it is not there yet."""
+    here = Path(__file__).parent
+    # What the compiler defines says which version it is and which instructions this CPU has.
+    defined = subprocess.run(
+        [compiler, "-march=native", "-dM", "-E", "-x", "c", "/dev/null"],
+        capture_output=True, text=True, check=True, timeout=_TIMEOUT_S,
+    ).stdout  # fmt: skip
+    digest = hashlib.sha256(repr((_FLAGS, defined)).encode())
+    for name in _SOURCES:
+        digest.update((here / name).read_bytes())
+    library = folder / f"kernels-{digest.hexdigest()[:16]}.so"
+    if library.is_file():
+        return library
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        objects, built = Path(scratch) / "kernels.o", Path(scratch) / library.name
+        compile_ = [compiler, *_FLAGS, "-c", str(here / "kernels.c"), "-o", str(objects)]
+        # Linked without -fopenmp: OpenMP's functions are those of the library that torch has loaded, and so are its
+        # threads. A second OpenMP in the process would fight the first one for the cores.
+        link = [compiler, "-shared", str(objects), "-o", str(built), "-lm"]
+        for command in (compile_, link):
+            subprocess.run(command, capture_output=True, text=True, check=True, timeout=_TIMEOUT_S)
+        built.replace(library)  # several processes may build at once; the last one wins and all are the same
+    return library

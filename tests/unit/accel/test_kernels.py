@@ -1,0 +1,178 @@
+"""The fused training operators against the plain ones they stand for."""
+
+import subprocess
+import sys
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from boxwright.accel.kernels import NormSilu, StridedDepthwise, native
+
+BF16_STEP = 2.0**-8
+
+
+@pytest.fixture(autouse=True)
+def _compiled() -> None:
+    if native.load_kernels() is None:
+        pytest.fail("The kernels could not be built: this machine needs a C compiler (cc, gcc or clang).")
+
+
+def _norm(channels: int) -> nn.BatchNorm2d:
+    norm = nn.BatchNorm2d(channels, eps=1e-3, momentum=0.03)
+    with torch.no_grad():
+        norm.weight.uniform_(0.5, 1.5)
+        norm.bias.uniform_(-1, 1)
+        assert norm.running_mean is not None
+        norm.running_mean.uniform_(-1, 1)
+    return norm
+
+
+def _images(channels: int, dtype: torch.dtype, batch: int = 3) -> Tensor:
+    # An offset much larger than the spread is where careless sums lose their digits.
+    images = torch.randn(batch, channels, 7, 9) + 30 * torch.randn(1, channels, 1, 1)
+    return images.to(dtype).contiguous(memory_format=torch.channels_last)
+
+
+def _backward(module: nn.Module, x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
+    x = x.detach().clone().requires_grad_()
+    y = module(x)
+    y.backward(dy)
+    assert x.grad is not None
+    return y.detach(), x.grad
+
+
+@pytest.mark.parametrize("channels", [8, 16, 24, 64])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_fused_norm_equals_the_two_modules_in_double_precision(channels: int, threads: int) -> None:
+    torch.manual_seed(channels)
+    norm = _norm(channels)
+    plain = nn.Sequential(deepcopy(norm).double(), nn.SiLU())
+    fused = NormSilu.of(norm)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for _ in range(2):
+            x = _images(channels, torch.float32)
+            dy = torch.randn_like(x)
+            y, dx = _backward(fused, x, dy)
+            expected_y, expected_dx = _backward(plain, x.double(), dy.double())
+            torch.testing.assert_close(y.double(), expected_y, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(dx.double(), expected_dx, rtol=1e-5, atol=1e-5)
+    finally:
+        torch.set_num_threads(before)
+    for key, value in plain[0].state_dict().items():
+        torch.testing.assert_close(fused.state_dict()[key].double(), value.double(), rtol=1e-5, atol=1e-6)
+    for have, want in zip(fused.parameters(), plain.parameters(), strict=True):
+        assert have.grad is not None
+        assert want.grad is not None
+        torch.testing.assert_close(have.grad.double(), want.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_the_fused_norm_in_bf16_is_the_exact_result_rounded() -> None:
+    torch.manual_seed(0)
+    norm = _norm(32)
+    plain = nn.Sequential(deepcopy(norm).double(), nn.SiLU())
+    x = torch.randn(3, 32, 7, 9).bfloat16().contiguous(memory_format=torch.channels_last)
+    dy = torch.randn_like(x)
+    y, dx = _backward(NormSilu.of(norm), x, dy)
+    assert y.dtype == dx.dtype == torch.bfloat16
+    expected_y, expected_dx = _backward(plain, x.double(), dy.double())
+    torch.testing.assert_close(y.double(), expected_y, rtol=BF16_STEP, atol=1e-4)
+    # dx passes through bfloat16 twice.
+    torch.testing.assert_close(dx.double(), expected_dx, rtol=2 * BF16_STEP, atol=2 * BF16_STEP)
+
+
+def test_the_same_inputs_give_the_same_bits() -> None:
+    norm, x = _norm(16), _images(16, torch.bfloat16)
+    dy = torch.randn_like(x)
+    first, second = (_backward(NormSilu.of(deepcopy(norm)), x, dy) for _ in range(2))
+    assert torch.equal(first[0], second[0])
+    assert torch.equal(first[1], second[1])
+
+
+def test_extreme_values_saturate_and_nan_stays_nan() -> None:
+    norm = nn.BatchNorm2d(8)
+    norm.weight.data.fill_(1e4)
+    x = torch.randn(2, 8, 4, 4).contiguous(memory_format=torch.channels_last)
+    y = NormSilu.of(deepcopy(norm))(x)
+    expected = F.silu(deepcopy(norm)(x))
+    torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-3)
+    x[0, 3, 1, 2] = float("nan")
+    bad = NormSilu.of(deepcopy(norm))(x)
+    assert bad[:, 3].isnan().all()
+    assert bad[:, [0, 1, 2, 4, 5, 6, 7]].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "x",
+    [torch.randn(2, 8, 4, 4), torch.randn(2, 12, 4, 4).contiguous(memory_format=torch.channels_last)],
+    ids=["channels first", "channels that 8 does not divide"],
+)
+def test_images_that_do_not_fit_the_kernel_run_plainly(x: Tensor) -> None:
+    norm = _norm(x.shape[1])
+    expected = F.silu(deepcopy(norm)(x))
+    fused = NormSilu.of(norm)
+    torch.testing.assert_close(fused(x), expected, rtol=0, atol=0)
+    assert fused.num_batches_tracked == 1
+
+
+def test_in_evaluation_mode_the_statistics_are_used_and_stay() -> None:
+    norm = _norm(16).eval()
+    fused, x = NormSilu.of(norm), _images(16, torch.float32)
+    kept = deepcopy(norm.state_dict())
+    torch.testing.assert_close(fused(x), F.silu(norm(x)), rtol=0, atol=0)
+    assert not fused.training
+    assert all(torch.equal(value, kept[key]) for key, value in fused.state_dict().items())
+
+
+@pytest.mark.parametrize("kernel", [3, 5])
+def test_a_strided_depthwise_convolution_has_better_gradients_than_bf16(kernel: int) -> None:
+    torch.manual_seed(kernel)
+    conv = nn.Conv2d(16, 16, kernel, stride=2, padding=kernel // 2, groups=16, bias=False)
+    exact, plain, ours = deepcopy(conv).double(), deepcopy(conv), StridedDepthwise.of(deepcopy(conv))
+    x = torch.randn(2, 16, 13, 12).bfloat16().contiguous(memory_format=torch.channels_last)
+    with torch.autocast("cpu", torch.bfloat16):
+        shape = ours(x).shape
+        dy = torch.randn(shape).bfloat16()
+        y, dx = _backward(ours, x, dy)
+        plain_y, _ = _backward(plain, x, dy)
+    ours.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16):
+        y, dx = _backward(ours, x, dy)
+    _, exact_dx = _backward(exact, x.double(), dy.double())
+    assert torch.equal(y, plain_y)
+    torch.testing.assert_close(dx.double(), exact_dx, rtol=2 * BF16_STEP, atol=BF16_STEP)
+    assert ours.weight.grad is not None
+    assert plain.weight.grad is not None
+    assert exact.weight.grad is not None
+    error, plain_error = ((c.weight.grad - exact.weight.grad).abs().max() for c in (ours, plain))
+    assert error <= plain_error + 1e-6
+    assert error < 1e-4 * exact.weight.grad.abs().max() + 1e-3
+
+
+def test_a_strided_depthwise_convolution_in_fp32_is_the_plain_one() -> None:
+    conv = nn.Conv2d(8, 8, 3, stride=2, padding=1, groups=8, bias=False)
+    x = torch.randn(1, 8, 6, 6)
+    assert torch.equal(StridedDepthwise.of(conv)(x), conv(x))
+
+
+def test_without_a_compiler_the_plain_operators_run(tmp_path: Path) -> None:
+    code = (
+        "import torch\n"
+        "from boxwright.accel.kernels import NormSilu, native\n"
+        "assert native.load_kernels() is None\n"
+        "x = torch.randn(2, 8, 4, 4).contiguous(memory_format=torch.channels_last)\n"
+        "norm = torch.nn.BatchNorm2d(8)\n"
+        "y = NormSilu.of(norm)(x)\n"
+        "assert torch.allclose(y, torch.nn.functional.silu(torch.nn.BatchNorm2d(8)(x)))\n"
+        "print('plain')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PATH": str(tmp_path), "HOME": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert (done.stdout.strip(), done.returncode) == ("plain", 0), done.stderr
+    assert not list(tmp_path.iterdir())
