@@ -15,9 +15,11 @@ from boxwright.core import catalogue
 from boxwright.core.config import to_yaml
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.log import get_logger
+from boxwright.devices.options import DeviceOptions
 from boxwright.recipes.training.config import TrainConfig
 from boxwright.recipes.training.curves import draw_curves, write_report
 from boxwright.recipes.training.logbook import Callback
+from boxwright.recipes.training.loggers import check_loggers
 from boxwright.recipes.training.loop import Progress, TrainResult, run_worker
 
 __all__ = ["TrainConfig", "TrainResult", "train"]
@@ -49,6 +51,7 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
         WorkerError: a process failed.
     """
     catalogue.find("model", config.model)
+    check_loggers(config.loggers)
     config = replace(config, output_dir=config.output_dir.resolve(), data=config.data.resolve())
     folder = config.output_dir
     last = folder / "weights" / "last.pt"
@@ -67,6 +70,9 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
         ),
         precision=config.precision,
         device=config.device,
+        device_options=DeviceOptions(
+            compile=config.compile, lazy=config.lazy, bf16_ops=config.bf16_ops, fp32_ops=config.fp32_ops
+        ),
         channels_last=True,
         seed=config.seed,
         broadcast_buffers=False,

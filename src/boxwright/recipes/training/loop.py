@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from logging import WARNING
 from pathlib import Path
@@ -34,8 +34,10 @@ from boxwright.detector.weights import load_weights, read_state, save_weights
 from boxwright.detector.yolox import build
 from boxwright.recipes.training.config import Course, TrainConfig
 from boxwright.recipes.training.data import choose_recipe, leave_out_bad, make_dataset, make_loader, read_sets
-from boxwright.recipes.training.logbook import Callback, make_callbacks
-from boxwright.recipes.training.memory import choose_batch
+from boxwright.recipes.training.fuse import fuse_blocks
+from boxwright.recipes.training.logbook import Callback
+from boxwright.recipes.training.loggers import make_callbacks
+from boxwright.recipes.training.memory import choose_batch, tell_what_fits
 from boxwright.recipes.training.optimizer import class_weights, freeze, make_optimizer
 from boxwright.recipes.training.score import score_model
 from boxwright.recipes.training.takeup import taking_up
@@ -117,7 +119,9 @@ class Training:
         network = build(config.model, self.spec.num_classes)
         if config.ckpt is not None:
             _log.info("%s: %s", config.ckpt.name, load_weights(network, read_state(config.ckpt)[0]).sentence())
+        fuse_blocks(network)
         self._frozen_norms = freeze(network, config.freeze)
+        self._free_bytes = nano.free_bytes()
         self.batch = config.batch or self._choose_batch(network, saved)
         share = nano.world_size * config.accumulate
         if self.batch % share:
@@ -126,7 +130,7 @@ class Training:
                 f"parts. Use a multiple of {share}."
             )
         self.micro = self.batch // share
-        optimizer = make_optimizer(network, config)
+        optimizer = make_optimizer(network.to(nano.device), config, nano.hardware)
         self.network: nn.Module = network
         self.model, self.optimizer = nano.setup(network, optimizer)
         self._inner_optimizer = optimizer
@@ -134,10 +138,13 @@ class Training:
         if self.weights is not None:
             self.weights = self.weights.to(nano.device)
         self.course = Course.of(config, max(len(self.records) // self.batch, 1))
-        recipe = choose_recipe(config, multiscale=self.course.multiscale)
+        recipe = choose_recipe(config, multiscale=self.course.multiscale, most_sizes=nano.hardware.most_sizes)
         self.dataset = make_dataset(nano, self.records, self.size_hw, recipe, config)
         self.curve = self.course.curve(config, self.batch)
-        self.average = WeightAverage(network, base=self.course.ema_base, ramp=self.course.ema_ramp)
+        self.average = WeightAverage(
+            network, base=self.course.ema_base, ramp=self.course.ema_ramp, move=nano.hardware.average
+        )
+        self._loss = nano.hardware.compile(yolox_loss)
         self.state = _State()
         self._fingerprint = ""
         if nano.is_global_zero:
@@ -160,6 +167,10 @@ class Training:
             for callback in self.callbacks:
                 callback.on_start(to_dict(self.config))
             return self._run()
+        except RuntimeError as error:
+            if self.nano.hardware.is_out_of_memory(error):
+                raise UsageError(self._tell_what_fits()) from error
+            raise
         finally:
             for callback in self.callbacks:
                 callback.on_end()
@@ -213,16 +224,21 @@ class Training:
         self.model.train()
         for norm in self._frozen_norms:
             norm.eval()
-        batches = iter(loader)
+        # A device may be fed ahead of time: the loader's own position is then further than ours.
+        sent = ((torch.from_numpy(b.images), torch.from_numpy(b.targets), b) for b in loader)
+        with closing(self.nano.hardware.feed(sent, self.nano.device)) as batches:
+            yield from self._take_steps(batches, len(loader))
+
+    def _take_steps(self, batches: Iterator[tuple[Tensor, Tensor, Batch]], steps_per_epoch: int) -> Iterator[Losses]:
         while self.state.step < self.course.total_steps:
             start = time.perf_counter()
             for group in self._inner_optimizer.param_groups:
                 group["lr"] = self.curve(self.state.step)
             l1 = self.course.in_last_phase(self.state.step)
             for part in range(self.config.accumulate):
-                batch = next(batches)
+                images, targets, batch = next(batches)
                 last = part == self.config.accumulate - 1
-                losses = self._backward(batch, l1=l1, share_gradients=last)
+                losses = self._backward(images, targets, l1=l1, share_gradients=last)
                 self._recent.append((self.state.step, losses.total.detach(), batch.image_ids.tolist()))
             if self.config.clip_norm:
                 self.nano.clip_gradients(self.model, self.optimizer, max_norm=self.config.clip_norm)
@@ -231,32 +247,40 @@ class Training:
             if self.config.ema:
                 self.average.update(self.network)
             self.state.step += 1
-            self.state.position = (loader.position.epoch, loader.position.batch)
+            epoch, done = batch.position.epoch, batch.position.batch + 1
+            self.state.position = (epoch, done) if done < steps_per_epoch else (epoch + 1, 0)
             self._own_steps += 1
+            if self._own_steps == _UNTIMED or self._is_told(self.state.step):
+                self.nano.hardware.synchronize()  # the clock must not stop before the device does
             if self._own_steps > _UNTIMED or self._own_steps == self.course.total_steps:
                 self._trained_images += self.batch
                 self._trained_s += time.perf_counter() - start
             yield losses
 
-    def _backward(self, batch: Batch, *, l1: bool, share_gradients: bool) -> Losses:
-        images = torch.from_numpy(batch.images).to(self.nano.device, non_blocking=True).permute(0, 3, 1, 2).float()
-        targets = torch.from_numpy(batch.targets).to(self.nano.device, non_blocking=True)
+    def _backward(self, pixels: Tensor, targets: Tensor, *, l1: bool, share_gradients: bool) -> Losses:
+        images = pixels.permute(0, 3, 1, 2).float()
         size_hw = (images.shape[2], images.shape[3])
-        if share_gradients:
-            losses = yolox_loss(self.model(images), targets, size_hw, l1=l1, class_weights=self.weights)
+        with nullcontext() if share_gradients else self.model.no_sync():
+            losses = self._loss(
+                self.model(images),
+                targets,
+                size_hw,
+                l1=l1,
+                class_weights=self.weights,
+                static=self.nano.hardware.asynchronous,
+            )
             self.nano.backward(losses.total / self.config.accumulate)
-        else:
-            with self.model.no_sync():
-                losses = yolox_loss(self.model(images), targets, size_hw, l1=l1, class_weights=self.weights)
-                self.nano.backward(losses.total / self.config.accumulate)
         return losses
+
+    def _is_told(self, step: int) -> bool:
+        return step % self.config.print_interval == 0 or step == self.course.total_steps
 
     def _after_step(self, losses: Losses) -> None:
         """Tell what there is to tell."""
         step, total = self.state.step, self.course.total_steps
         if self._progress is not None and self.nano.is_global_zero:
             self._progress(step, total)
-        if step % self.config.print_interval and step != total:
+        if not self._is_told(step):
             return
         self._check_losses()
         values = {name: float(value.detach()) for name, value in losses._asdict().items()}
@@ -423,14 +447,20 @@ class Training:
             now.write_lock(path)
         return now.digest
 
+    def _tell_what_fits(self) -> str:
+        assert self.dataset.recipe is not None
+        largest_hw = self.dataset.recipe.batch_size_hw(self.size_hw, 1 - 1e-9)
+        network = build(self.config.model, self.spec.num_classes)
+        share = self.nano.world_size * self.config.accumulate
+        return tell_what_fits(network, largest_hw, self._free_bytes, self.nano.world_size, self.batch, share)
+
     def _choose_batch(self, network: nn.Module, saved: dict[str, Any] | None) -> int:
         """Return the batch that fits, the same in every process and the same as before when a run goes on."""
         if saved is not None:
             return int(saved["course"][2])
         batch = 0
         if self.nano.is_global_zero:
-            free = self.nano.free_bytes()
-            batch = choose_batch(network, self.size_hw, free, self.nano.world_size, len(self.records))
+            batch = choose_batch(network, self.size_hw, self._free_bytes, self.nano.world_size, len(self.records))
         share = self.nano.world_size * self.config.accumulate
         return max(int(self.nano.broadcast(batch)) // share, 1) * share
 
