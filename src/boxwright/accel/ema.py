@@ -1,5 +1,6 @@
 """The moving average of a model's weights: smoother than the weights themselves, and what is evaluated and saved."""
 
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 
 import torch
@@ -7,17 +8,22 @@ from torch import Tensor, nn
 
 from boxwright.accel.schedule import ema_decay
 
+Move = Callable[[Sequence[Tensor], Sequence[Tensor], float], None]
+
 
 class WeightAverage:
     """Follows a model: after each step every float parameter and buffer moves towards the model's.
 
     `ramp` sets how fast the decay nears `base`: a run of few steps needs a short one, or the average stays at the
-    start.
+    start. `move` moves the tensors, in the way that is quick on the device (`Device.average`).
     """
 
-    def __init__(self, model: nn.Module, *, base: float = 0.9998, ramp: float = 2000.0) -> None:
+    def __init__(
+        self, model: nn.Module, *, base: float = 0.9998, ramp: float = 2000.0, move: Move | None = None
+    ) -> None:
         self.model = deepcopy(model).eval().requires_grad_(False)
         self._base, self._ramp = base, ramp
+        self._move = move or _lerp
         self.steps = 0
 
     @torch.no_grad()
@@ -34,4 +40,8 @@ class WeightAverage:
                 theirs.append(source[key])
             else:
                 value.copy_(source[key])
-        torch._foreach_lerp_(ours, theirs, 1 - decay)
+        self._move(ours, theirs, decay)
+
+
+def _lerp(ours: Sequence[Tensor], theirs: Sequence[Tensor], decay: float) -> None:
+    torch._foreach_lerp_(list(ours), list(theirs), 1 - decay)

@@ -2,19 +2,19 @@
 
 import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_map
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from boxwright.core.errors import UsageError
 from boxwright.core.log import get_logger
+from boxwright.devices.base import move as move
 
 _log = get_logger(__name__)
 
@@ -86,9 +86,15 @@ def seeded(seed: int) -> Iterator[None]:
 class NanoLoader:
     """A loader whose batches come on the right device, and whose sampler hears of every new epoch."""
 
-    def __init__(self, loader: Any, device: torch.device | None) -> None:
+    def __init__(
+        self,
+        loader: Any,
+        device: torch.device | None,
+        feed: Callable[[Iterable[Any], torch.device], Iterator[Any]] | None = None,
+    ) -> None:
         self._loader = loader
         self._device = device
+        self._feed = feed or _feed
         self._epoch = -1
 
     def __iter__(self) -> Iterator[Any]:
@@ -101,11 +107,7 @@ class NanoLoader:
         for sampler in samplers:
             if callable(getattr(sampler, "set_epoch", None)):
                 sampler.set_epoch(self._epoch)
-        if self._device is None or self._device.type == "cpu":
-            yield from self._loader
-            return
-        for batch in self._loader:
-            yield move(batch, self._device)
+        yield from self._loader if self._device is None else self._feed(self._loader, self._device)
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -118,9 +120,9 @@ class NanoLoader:
         return getattr(self.__dict__["_loader"], name)
 
 
-def move(batch: Any, device: torch.device) -> Any:
-    """Return nested values with every tensor on the device."""
-    return tree_map(lambda v: v.to(device, non_blocking=True) if isinstance(v, torch.Tensor) else v, batch)
+def _feed(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
+    for batch in batches:
+        yield move(batch, device)
 
 
 def share(loader: Any, *, rank: int, world_size: int, seed: int) -> Any:

@@ -9,6 +9,7 @@ from boxwright.core.cpu import Cpu
 from boxwright.core.errors import UsageError, suggest
 from boxwright.core.procfs import format_cpu_list
 from boxwright.core.types import Precision
+from boxwright.devices.near import deal_near
 from boxwright.devices.support import Support, cpu_support
 from boxwright.launchers.allocator import Allocator
 from boxwright.launchers.base import WorkerSpec
@@ -120,6 +121,8 @@ class Plan:
         channels_last: bool = False,
         support: Support | None = None,
         device_count: int = 1,
+        near_cpus: Sequence[Sequence[int]] = (),
+        environment: Mapping[str, str] | None = None,
         allocator: Allocator | None = None,
         world_size: int | None = None,
         more_notes: Sequence[str] = (),
@@ -138,6 +141,8 @@ class Plan:
             channels_last: the memory layout.
             support: what the device says of the precision; the CPU's is told by its instruction sets.
             device_count: how many devices there are.
+            near_cpus: the cpus near each of them, where that is known.
+            environment: the variables that a process of the device needs.
             allocator: this process's, as `read_allocator()` gives it; None leaves it out of the plan.
             world_size: all processes, where others have started them and some are on other machines.
             more_notes: what the launcher says of itself.
@@ -188,7 +193,15 @@ class Plan:
         if elsewhere:
             workers = tuple(make_workers_anywhere(processes))
         else:
-            workers = tuple(make_workers(cpu, processes, cpu_for_each_process=cpu_for_each_process))
+            near = deal_near(cpu, processes, near_cpus) if device != "cpu" and processes > 1 else None
+            if cpu_for_each_process is None and near is not None:
+                few = 1 if processes > cpu.usable_cores else None
+                workers = tuple(
+                    make_workers(cpu, processes, cpu_for_each_process=near, threads=few, allow_overlap=True)
+                )
+                notes.append("each process is on cpus near its device" if near_cpus else "processes share the cpus")
+            else:
+                workers = tuple(make_workers(cpu, processes, cpu_for_each_process=cpu_for_each_process))
         if cpu.quota is not None and not elsewhere:
             notes.append(f"the container's quota of {cpu.quota:g} cpus limits the threads")
         if processes == 1 and not elsewhere:
@@ -200,6 +213,8 @@ class Plan:
                 )
         if allocator is not None:
             workers = tuple(replace(worker, env=(*allocator.variables, *worker.env)) for worker in workers)
+        if environment:
+            workers = tuple(replace(worker, env=(*environment.items(), *worker.env)) for worker in workers)
         scales, warmup_epochs = _read_auto_lr(auto_lr)
         return cls(
             device=device,

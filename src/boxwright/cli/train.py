@@ -12,6 +12,11 @@ _ALIASES = {
     "--data": ("--data_dir", "--data-dir"),
     "--num_processes": ("--num-processes", "--devices"),
     "--use_ipex": ("--use-ipex",),
+    "--use_hpu": ("--use-hpu", "--hpu"),
+    "--use_lazy_mode": ("--use-lazy-mode",),
+    "--hmp-opt-level": ("--hmp_opt_level",),
+    "--hmp-bf16": ("--hmp_bf16", "--bf16-ops"),
+    "--hmp-fp32": ("--hmp_fp32", "--fp32-ops"),
 }
 
 
@@ -27,13 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--val", type=fraction, help="hold out this part of the images, if the set has no parts")
     parser.add_argument("--size", metavar="N|HxW", type=parse_size, help="input size (default the model's own)")
     parser.add_argument("--precision", help="32, bf16, 16, 64 or bf16-true (default 32)")
-    parser.add_argument("--device", help="cpu or cuda (default cpu)")
+    parser.add_argument("--device", help="cpu, cuda or hpu (default cpu)")
     parser.add_argument(
         "--num_processes",
         *_ALIASES["--num_processes"],
         metavar="N",
         type=int,
-        help="processes (default 1, or one a GPU)",
+        help="processes (default 1, or one a GPU or Gaudi)",
     )
     parser.add_argument("--strategy", help="what starts them: subprocess, spawn, ray or spark (default subprocess)")
     parser.add_argument("--address", metavar="HOST:PORT", help="the Ray cluster (default RAY_ADDRESS, or a new one)")
@@ -49,8 +54,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, help="of weights, order and augmentation (default 0)")
     parser.add_argument("--out", metavar="DIR", type=Path, help="folder for the run (default runs/train/exp…)")
+    _add_gaudi_arguments(parser)
     parser.add_argument("--config", metavar="FILE", type=Path, help="settings from a YAML file (an args.yaml, say)")
     parser.add_argument("settings", metavar="KEY VALUE", nargs="*", help="such as: max_epoch 30 clip_norm=35")
+
+
+def _add_gaudi_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("Gaudi")
+    group.add_argument(
+        "--use_hpu", *_ALIASES["--use_hpu"], action="store_true", help="--device hpu, on one card unless --devices says"
+    )
+    group.add_argument(
+        "--use_lazy_mode", *_ALIASES["--use_lazy_mode"], action="store_true", help="lazy instead of eager and compiled"
+    )
+    group.add_argument("--autocast", action="store_true", help="the same as --precision bf16")
+    group.add_argument("--hmp", action="store_true", help="the old name of --autocast")
+    group.add_argument("--hmp-opt-level", *_ALIASES["--hmp-opt-level"], metavar="O1", help="O1, the only level left")
+    group.add_argument(
+        "--hmp-bf16", *_ALIASES["--hmp-bf16"], metavar="FILE", type=Path, help="operations to run in bf16, one a line"
+    )
+    group.add_argument(
+        "--hmp-fp32", *_ALIASES["--hmp-fp32"], metavar="FILE", type=Path, help="operations to keep in fp32, one a line"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -59,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
     from boxwright.core import catalogue
     from boxwright.core.config import load_config
     from boxwright.core.errors import UsageError
+    from boxwright.devices.options import DeviceOptions, set_variables
     from boxwright.recipes.models import normalise_name
     from boxwright.recipes.program import keep_freed_memory
     from boxwright.recipes.runs import new_run_folder
@@ -72,7 +98,9 @@ def run(args: argparse.Namespace) -> int:
         name = "yolox_nano"
     if name is not None:
         catalogue.find("model", name)
+    _settle_device(args)
     keep_freed_memory()  # before torch comes
+    set_variables(args.device or "cpu", DeviceOptions(lazy=args.lazy, bf16_ops=args.hmp_bf16, fp32_ops=args.hmp_fp32))
     train = catalogue.load("recipe", "train")
     config_class = catalogue.load("recipe", "train_config")
     if args.batch not in (None, "auto") and not (args.batch.isdecimal() and int(args.batch) > 0):
@@ -86,6 +114,9 @@ def run(args: argparse.Namespace) -> int:
         "size_hw": None if args.size is None else f"[{args.size[0]}, {args.size[1]}]",
         "precision": args.precision,
         "device": args.device,
+        "lazy": args.lazy,
+        "bf16_ops": args.hmp_bf16,
+        "fp32_ops": args.hmp_fp32,
         "num_processes": args.num_processes,
         "strategy": args.strategy,
         "address": args.address,
@@ -112,3 +143,40 @@ def run(args: argparse.Namespace) -> int:
         best = f"best AP {result.best['AP']:.4f} AP50 {result.best['AP50']:.4f}, " if result.best else ""
         print(f"{result.steps} steps, {best}{result.images_per_s:.1f} images/s: {result.checkpoint}")
     return {"signal 15": 143, "signal 2": 130}.get(result.stopped, 0)
+
+
+def _settle_device(args: argparse.Namespace) -> None:
+    """Turn the flags that scripts for Gaudi have into `device`, `precision` and `lazy`, and say which are old.
+
+    Raises:
+        UsageError: two of them contradict each other, or one has no meaning any more.
+    """
+    from boxwright.core.errors import UsageError
+    from boxwright.core.log import get_logger
+
+    if args.use_hpu:
+        if args.device not in (None, "hpu"):
+            raise UsageError(f"--use_hpu and --device {args.device} contradict each other. Give one of them.")
+        args.device = "hpu"
+        args.num_processes = args.num_processes or 1  # in those scripts one card is the default
+    args.lazy = True if args.use_lazy_mode else None
+    if args.hmp_opt_level not in (None, "O1"):
+        raise UsageError(
+            f"--hmp-opt-level {args.hmp_opt_level!r}: of the old levels only O1 has a successor, autocast by lists of "
+            "operations. Leave it out, or use --precision bf16-true for bf16 everywhere."
+        )
+    if not args.hmp and not args.autocast and args.hmp_opt_level is not None:
+        raise UsageError("--hmp-opt-level does nothing without --hmp. Add --hmp, or leave it out.")
+    low = args.hmp or args.autocast
+    if low:
+        if args.precision not in (None, "bf16"):
+            raise UsageError(
+                f"{'--hmp' if args.hmp else '--autocast'} means bf16, and --precision is {args.precision!r}. "
+                "Give one of them."
+            )
+        args.precision = "bf16"
+    if not low and args.precision != "bf16" and (args.hmp_bf16 or args.hmp_fp32):
+        raise UsageError("Lists of operations are for autocast. Add --precision bf16, or leave them out.")
+    if args.hmp:
+        lists = "; --hmp-bf16 and --hmp-fp32 name autocast's lists" if args.hmp_bf16 or args.hmp_fp32 else ""
+        get_logger(__name__).info("--hmp is gone from the plugin and means --precision bf16 now%s.", lists)

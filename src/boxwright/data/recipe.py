@@ -32,6 +32,7 @@ class AugmentRecipe:
         hsv_gains: by up to this, in steps of 8-bit HSV: hue (of 180), saturation, value (of 256).
         flip_prob: how often the result is mirrored left to right.
         multiscale: how many steps of 32 a batch may be smaller and larger than the input size; None for no change.
+        multiscale_stride: of these steps only every so many are taken, counted from the input size.
 
     Example:
         >>> recipe_for("yolox_nano").no_aug().mosaic_prob
@@ -51,6 +52,7 @@ class AugmentRecipe:
     hsv_gains: tuple[float, float, float] = (5.0, 30.0, 30.0)
     flip_prob: float = 0.5
     multiscale: tuple[int, int] | None = (-5, 5)
+    multiscale_stride: int = 1
 
     def __post_init__(self) -> None:
         for name in ("mosaic_prob", "mixup_prob", "hsv_prob", "flip_prob"):
@@ -73,10 +75,25 @@ class AugmentRecipe:
             raise UsageError(f"partner_window={self.partner_window!r} holds no image. Use 1 or more, or None.")
         if self.multiscale is not None and not self.multiscale[0] <= 0 <= self.multiscale[1]:
             raise UsageError(f"multiscale={self.multiscale!r} must hold 0: so many steps smaller, so many larger.")
+        if self.multiscale_stride < 1:
+            raise UsageError(f"multiscale_stride={self.multiscale_stride!r} is no step. Use 1 or more.")
 
     def no_aug(self) -> "AugmentRecipe":
         """Return the recipe of the last epochs: colours, flip and batch sizes stay, mosaic and mixup are off."""
         return replace(self, mosaic_prob=0.0, mixup_prob=0.0)
+
+    def with_fewer_sizes(self, most: int) -> "AugmentRecipe":
+        """Return the recipe with at most so many sizes of batches, spread over the same range.
+
+        Example:
+            >>> AugmentRecipe(multiscale=(-5, 5)).with_fewer_sizes(4).multiscale_stride
+            3
+        """
+        if self.multiscale is None:
+            return self
+        low, high = self.multiscale
+        stride = next(s for s in range(1, high - low + 2) if -low // s + high // s + 1 <= most)
+        return replace(self, multiscale_stride=max(stride, self.multiscale_stride))
 
     def batch_size_hw(self, size_hw: tuple[int, int], u: float) -> tuple[int, int]:
         """Return the image size of a batch for a number `u` from 0 to below 1; the sides keep their ratio.
@@ -87,9 +104,10 @@ class AugmentRecipe:
         """
         if self.multiscale is None:
             return size_hw
-        base = size_hw[0] // STEP
-        low, high = max(base + self.multiscale[0], 1), base + self.multiscale[1]
-        steps = low + int(u * (high - low + 1))
+        base, stride = size_hw[0] // STEP, self.multiscale_stride
+        # Rounded towards the input size, and never below one step.
+        low, high = -(min(-self.multiscale[0], base - 1) // stride), self.multiscale[1] // stride
+        steps = base + stride * (low + int(u * (high - low + 1)))
         return STEP * steps, STEP * max(int(steps * size_hw[1] / size_hw[0]), 1)
 
 

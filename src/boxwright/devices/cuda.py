@@ -1,32 +1,82 @@
 """NVIDIA GPUs."""
 
-from contextlib import AbstractContextManager, nullcontext
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from typing import Any
 
 import torch
+from torch import Tensor, distributed, nn
+from torch.optim import SGD, Optimizer
+from torch.utils._pytree import tree_map
 
 from boxwright.core.errors import UsageError
 from boxwright.core.types import Precision
+from boxwright.devices.base import Device, Part
+from boxwright.devices.near import pci_cpus
+from boxwright.devices.options import DeviceOptions
 from boxwright.devices.support import Support
 
 _AUTOCAST = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
+_FULL = ("CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_ALLOC_FAILED")
+_END = object()
 
 
-class CudaDevice:
-    """The GPUs that torch sees."""
+class CudaDevice(Device):
+    """The GPUs that torch sees; each process has one.
+
+    Precision 32 is IEEE float32: TF32, which torch lets cuDNN use by itself, is off during a run. Who wants tensor
+    cores asks for bf16.
+    """
 
     name = "cuda"
     collective = "nccl"
 
-    def __init__(self) -> None:
+    def __init__(self, options: DeviceOptions | None = None) -> None:
+        options = options or DeviceOptions()
+        options.refuse_all_but(self.name, "compile")
+        self._compiles = bool(options.compile)
+        # One graph for each size: compiling takes longer than many steps.
+        self.static_shapes = self._compiles
+        self.most_sizes = 4 if self._compiles else None
         if not torch.cuda.is_available():
             raise UsageError(
                 "device='cuda' was asked for, but torch sees no CUDA device here. Use device='cpu', or install a torch "
                 "built for CUDA on a machine with a GPU."
             )
 
+    # What there is.
+
     def count(self) -> int:
         """Return how many GPUs there are."""
         return torch.cuda.device_count()
+
+    def near_cpus(self) -> tuple[tuple[int, ...], ...]:
+        """Return the cpus on each GPU's side of the machine."""
+        if self.count() < 2:  # one process is not pinned
+            return ()
+        found: list[Any] = [torch.cuda.get_device_properties(i) for i in range(self.count())]
+        if not all(hasattr(gpu, "pci_bus_id") for gpu in found):
+            return ()
+        return tuple(pci_cpus(gpu.pci_domain_id, gpu.pci_bus_id, gpu.pci_device_id) for gpu in found)
+
+    def supports(self, precision: Precision) -> Support:
+        """Return whether a precision can be trained here."""
+        if precision is Precision.INT8:
+            return Support(ok=False, note="int8 is for inference; train in 32 or bf16 and quantise afterwards")
+        if precision in (Precision.BF16, Precision.BF16_TRUE) and not torch.cuda.is_bf16_supported(False):
+            return Support(ok=False, note="this GPU has no bf16 instructions; use precision='16'")
+        if precision is Precision.FP32:
+            return Support(ok=True, note="IEEE float32, TF32 is off; bf16 uses the tensor cores")
+        return Support(ok=True)
+
+    def free_bytes(self) -> int:
+        """Return the current GPU's free memory, with what torch holds of it unused."""
+        return int(torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated())
+
+    # A process of a run.
 
     def place(self, local_rank: int) -> torch.device:
         """Return the GPU of a process and make it the current one."""
@@ -34,30 +84,105 @@ class CudaDevice:
         torch.cuda.set_device(device)
         return device
 
-    def supports(self, precision: Precision) -> Support:
-        """Return whether a precision can be trained here."""
-        if precision is Precision.INT8:
-            return Support(ok=False, note="int8 is for inference; train in 32 or bf16 and quantise afterwards")
-        if precision in (Precision.BF16, Precision.BF16_TRUE) and not torch.cuda.is_bf16_supported():
-            return Support(ok=False, note="this GPU has no bf16 instructions; use precision='16'")
-        return Support(ok=True)
+    @contextmanager
+    def working(self, precision: Precision) -> Iterator[None]:  # noqa: ARG002 - TF32 is off in all of them
+        """Keep TF32 off and let cuDNN try which kernels are quickest, until the end of the run."""
+        cudnn: Any = torch.backends.cudnn
+        benchmark, tf32 = cudnn.benchmark, _read_tf32()
+        cudnn.benchmark = True
+        if tf32 is not None:
+            _set_tf32(False)
+        try:
+            yield
+        finally:
+            cudnn.benchmark = benchmark
+            if tf32 is not None:
+                _set_tf32(tf32)
+
+    def join_group(self, place: torch.device, timeout: timedelta) -> None:
+        """Join over NCCL, which is told this process's GPU."""
+        distributed.init_process_group(self.collective, timeout=timeout, device_id=place)
+
+    def parallel_devices(self, place: torch.device) -> list[torch.device] | None:
+        """Return this process's GPU."""
+        return [place]
+
+    # Its parts.
+
+    def compile(self, part: Part) -> Part:
+        """Return a network or a function as a compiled graph, where compile=True asked for it."""
+        if not self._compiles:
+            return part
+        if isinstance(part, nn.Module):
+            part.compile(dynamic=False)  # in place: the state dict's keys stay
+            return part
+        compiled: Any = torch.compile(part, dynamic=False)
+        return compiled  # type: ignore[no-any-return]
+
+    def make_sgd(self, groups: Iterable[Any], *, lr: float, momentum: float, nesterov: bool) -> Optimizer:
+        """Return SGD that updates all weights by few kernels."""
+        return SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov, fused=True)
+
+    def make_scaler(self, precision: Precision) -> torch.amp.GradScaler | None:
+        """Return the loss scaler of fp16."""
+        return torch.amp.GradScaler("cuda") if precision is Precision.FP16 else None
+
+    # Its steps.
+
+    def feed(self, batches: Iterable[Any], place: torch.device) -> Generator[Any, None, None]:
+        """Yield nested values on the GPU, one batch ahead: a thread pins it and a stream of its own copies it."""
+        stream = torch.cuda.Stream(place)  # type: ignore[no-untyped-call]
+        iterator = iter(batches)
+
+        def send() -> tuple[Any, torch.cuda.Event | None]:
+            batch = next(iterator, _END)
+            if batch is _END:
+                return _END, None
+            with torch.cuda.device(place), torch.cuda.stream(stream):
+                there = _each_tensor(batch, lambda t: t.pin_memory().to(place, non_blocking=True))
+                return there, stream.record_event()
+
+        with ThreadPoolExecutor(1, "boxwright-feed") as pool:
+            ahead = pool.submit(send)
+            while True:
+                batch, event = ahead.result()
+                if event is None:
+                    return
+                ahead = pool.submit(send)
+                computing = torch.cuda.current_stream(place)
+                computing.wait_event(event)
+                _each_tensor(batch, lambda t, used=computing: t.record_stream(used))  # type: ignore[misc]
+                yield batch
 
     def autocast(self, precision: Precision) -> AbstractContextManager[None]:
         """Return the context of the forward pass."""
         dtype = _AUTOCAST.get(precision)
         return nullcontext() if dtype is None else torch.autocast("cuda", dtype=dtype)
 
-    def make_scaler(self, precision: Precision) -> torch.amp.GradScaler | None:
-        """Return the loss scaler of fp16."""
-        return torch.amp.GradScaler("cuda") if precision is Precision.FP16 else None
-
-    def end_of_step(self) -> None:
-        """Do nothing: the stream goes on by itself."""
-
-    def free_bytes(self) -> int:
-        """Return the current GPU's free memory."""
-        return int(torch.cuda.mem_get_info()[0])
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Return whether the GPU's memory is full."""
+        return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in _FULL)
 
     def synchronize(self) -> None:
         """Wait for the current GPU."""
         torch.cuda.synchronize()
+
+
+def _each_tensor(batch: Any, use: Callable[[Tensor], Any]) -> Any:
+    return tree_map(lambda value: use(value) if isinstance(value, Tensor) else value, batch)
+
+
+# torch 2.9 and later have a new name for this switch, but their compiler reads the old one, and the two don't mix
+# (pytorch issue 166387).
+def _read_tf32() -> bool | None:
+    """Return whether cuDNN may use TF32; None where the user has said so by the new name, which then holds."""
+    try:
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:
+        return None
+
+
+def _set_tf32(allowed: bool) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the new name
+        torch.backends.cudnn.allow_tf32 = allowed

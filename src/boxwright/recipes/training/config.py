@@ -50,9 +50,13 @@ class TrainConfig:
         cache: where decoded images are kept: "ram", "disk", "none", or "auto" for RAM where it suffices.
         workers: threads that make samples, in each process; 0 chooses.
         seed: of weights, order and augmentation.
-        device: "cpu" or "cuda".
+        device: where the tensors are: a device of the catalogue.
+        compile: run network and loss as compiled graphs; None for what the device does by itself.
+        lazy: collect operations and run them at the end of each half step, where the device can; None as above.
+        bf16_ops: a file with the names of operations to run in bf16, where the device reads one.
+        fp32_ops: a file with the names of operations to keep in fp32.
         precision: 32, bf16, 16, 64 or bf16-true.
-        num_processes: how many processes; 0 for one on the CPU and one a GPU.
+        num_processes: how many processes; 0 for one on the CPU and one a device elsewhere.
         strategy: what starts them: subprocess, spawn, ray or spark.
         address: of the Ray cluster; None for the one in RAY_ADDRESS, else for one of its own.
         master: the URL of the Spark master; None for the active session's, else for one of its own.
@@ -98,6 +102,10 @@ class TrainConfig:
     workers: int = 0
     seed: int = 0
     device: str = "cpu"
+    compile: bool | None = None
+    lazy: bool | None = None
+    bf16_ops: Path | None = None
+    fp32_ops: Path | None = None
     precision: str = "32"
     num_processes: int = 0
     strategy: str = "subprocess"

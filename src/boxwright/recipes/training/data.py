@@ -21,6 +21,7 @@ from boxwright.data.split import read_splits
 from boxwright.recipes.training.config import TrainConfig
 
 _log = get_logger(__name__)
+_MOST_BOXES = 120  # of a mosaic, where every batch must have the same shape; the original keeps as many
 
 
 def read_sets(config: TrainConfig) -> tuple[Records, Records]:
@@ -69,12 +70,13 @@ def leave_out_bad(nano: TorchNano, records: Records, held_out: Records, config: 
     return records.select(keep) if bad else records
 
 
-def choose_recipe(config: TrainConfig, *, multiscale: bool) -> AugmentRecipe:
-    """Return how images are changed, as the model's recipe and the config say."""
+def choose_recipe(config: TrainConfig, *, multiscale: bool, most_sizes: int | None = None) -> AugmentRecipe:
+    """Return how images are changed, as the model's recipe and the config say, in at most so many sizes."""
     recipe = recipe_for(config.model) if config.mosaic else recipe_for(config.model).no_aug()
     if not config.augment:
         recipe = replace(recipe.no_aug(), hsv_prob=0.0, flip_prob=0.0, multiscale=None)
-    return recipe if multiscale else replace(recipe, multiscale=None)
+    recipe = recipe if multiscale else replace(recipe, multiscale=None)
+    return recipe if most_sizes is None else recipe.with_fewer_sizes(most_sizes)
 
 
 def make_dataset(
@@ -105,4 +107,5 @@ def make_loader(
         prefetch=3,
         infinite=True,
         start=start,
+        max_boxes=_MOST_BOXES if nano.hardware.static_shapes else None,
     )

@@ -37,10 +37,7 @@ def choose_batch(model: nn.Module, size_hw: tuple[int, int], free_bytes: int, pr
     Raises:
         UsageError: not even one image a process fits.
     """
-    weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    fixed = processes * weights * 4  # weights, gradients, momentum, average
-    each = int(bytes_per_image(model, size_hw) * 1.5)  # gradients of activations live beside the activations
-    fits = int(free_bytes * _PART - fixed) // max(each, 1)
+    each, fits = _count_fitting(model, size_hw, free_bytes, processes)
     batch = processes
     while batch * 2 <= min(fits, _LARGEST, max(images, processes)):
         batch *= 2
@@ -51,3 +48,24 @@ def choose_batch(model: nn.Module, size_hw: tuple[int, int], free_bytes: int, pr
         )
     _log.info("batch: %d (one image takes about %.0f MiB)", batch, each / 2**20)
     return batch
+
+
+def tell_what_fits(
+    model: nn.Module, size_hw: tuple[int, int], free_bytes: int, processes: int, batch: int, share: int
+) -> str:
+    """Return the sentence for a batch that turned out too large: what fits instead, as a multiple of `share`."""
+    each, fits = _count_fitting(model, size_hw, free_bytes, processes)
+    smaller = min(fits, batch // 2) // share * share
+    advice = f"Use --batch {smaller}" if smaller else "Use a smaller size or model"
+    return (
+        f"A batch of {batch} at up to {size_hw!r} does not fit the {free_bytes / 2**30:.1f} GiB that were free: one "
+        f"image takes about {each / 2**20:.0f} MiB. {advice}, or precision bf16."
+    )
+
+
+def _count_fitting(model: nn.Module, size_hw: tuple[int, int], free_bytes: int, processes: int) -> tuple[int, int]:
+    """Return what one image takes, and how many images fit over all processes."""
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    fixed = processes * weights * 4  # weights, gradients, momentum, average
+    each = int(bytes_per_image(model, size_hw) * 1.5)  # gradients of activations live beside the activations
+    return each, int(free_bytes * _PART - fixed) // max(each, 1)

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from boxwright.core.errors import UsageError
 from boxwright.data.records import Records
+from boxwright.devices.base import Device
 from boxwright.recipes.training.config import TrainConfig
 
 
-def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.SGD:
+def make_optimizer(model: nn.Module, config: TrainConfig, hardware: Device) -> torch.optim.Optimizer:
     """Return SGD with Nesterov momentum over three groups: norm weights, convolution weights (decayed), biases."""
     norms: list[Tensor] = []
     weights: list[Tensor] = []
@@ -32,7 +33,8 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.SGD:
     ]
     if not any(group["params"] for group in groups):
         raise UsageError(f"freeze={config.freeze!r} leaves nothing to train.")
-    return torch.optim.SGD([g for g in groups if g["params"]], lr=0.0, momentum=config.momentum, nesterov=True)
+    used = [group for group in groups if group["params"]]
+    return hardware.make_sgd(used, lr=0.0, momentum=config.momentum, nesterov=True)
 
 
 def freeze(model: nn.Module, prefixes: Sequence[str]) -> list[nn.BatchNorm2d]:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from boxwright.accel.nano import TorchNano
@@ -10,7 +12,23 @@ from boxwright.data.records import Records
 from boxwright.evaluation.coco import CocoEvaluator
 from boxwright.recipes.evaluate import OFFICIAL, collect
 from boxwright.recipes.predict import Predictor
+from boxwright.runtimes.base import Session
 from boxwright.runtimes.eager import EagerSession
+
+
+class _FullBatches:
+    """A session that sees batches of one size only: the last one is filled up, and what that gives is cut off."""
+
+    def __init__(self, session: Session, batch: int) -> None:
+        self.spec, self._session, self._batch = session.spec, session, batch
+
+    def __call__(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
+        filled = np.zeros((self._batch, *images.shape[1:]), images.dtype)
+        filled[: len(images)] = images
+        return self._session(filled)[: len(images)]
+
+    def close(self) -> None:
+        self._session.close()
 
 
 def score_model(nano: TorchNano, network: nn.Module, spec: Spec, records: Records, *, batch: int = 8) -> Any:
@@ -19,7 +37,10 @@ def score_model(nano: TorchNano, network: nn.Module, spec: Spec, records: Record
     was_training = network.training
     evaluator = CocoEvaluator(records.names)
     if len(share):
-        predictor = Predictor(EagerSession(network, spec, device=nano.device), OFFICIAL)
+        session: Session = EagerSession(network, spec, device=nano.device)
+        if nano.hardware.static_shapes:
+            session = _FullBatches(session, batch)
+        predictor = Predictor(session, OFFICIAL)
         evaluator, _ = collect(predictor, share, batch=batch)
     network.train(was_training)
     if not nano.is_distributed:
