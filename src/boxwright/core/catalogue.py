@@ -49,6 +49,7 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
     "device": {
         "cpu": Entry(target="boxwright.devices.cpu:CpuDevice", packages=("torch",), extra="train"),
         "cuda": Entry(target="boxwright.devices.cuda:CudaDevice", packages=("torch",), extra="train"),
+        "hpu": Entry(target="boxwright.devices.hpu:HpuDevice", packages=("torch",), extra="train"),
     },
     "launcher": {
         "subprocess": Entry(
