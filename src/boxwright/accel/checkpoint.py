@@ -56,6 +56,16 @@ def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
         draft.unlink(missing_ok=True)
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Return whether a file ends as `save_checkpoint` ends one; whether it is whole is seen when it is loaded."""
+    try:
+        with path.open("rb") as file:
+            file.seek(-_FOOTER, os.SEEK_END)
+            return file.read(len(_MARK)) == _MARK
+    except OSError:
+        return False
+
+
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Return the newest state that is whole: the file's, or else the previous one's.
 

@@ -1,0 +1,8 @@
+"""The Estimator and what its users build with."""
+
+from boxwright.accel.estimator.callbacks import Callback, Run
+from boxwright.accel.estimator.estimator import Estimator
+from boxwright.accel.estimator.metrics import Accuracy, EvaluatorMetric, Metric
+from boxwright.accel.estimator.sources import Sharded
+
+__all__ = ["Accuracy", "Callback", "Estimator", "EvaluatorMetric", "Metric", "Run", "Sharded"]

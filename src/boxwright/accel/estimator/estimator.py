@@ -1,0 +1,383 @@
+"""`Estimator`: fit, evaluate and predict with creators of model, optimizer and data, on one machine or on a cluster."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from uuid import uuid4
+
+from torch import nn
+
+from boxwright.accel.checkpoint import save_checkpoint
+from boxwright.accel.estimator.blueprint import Blueprint, SchedulerPace
+from boxwright.accel.estimator.callbacks import Callback
+from boxwright.accel.estimator.fitting import FitJob, fit
+from boxwright.accel.estimator.intake import Intake
+from boxwright.accel.estimator.logs import Levels, run_with_levels
+from boxwright.accel.estimator.metrics import name_metrics
+from boxwright.accel.estimator.scoring import ScoreJob, evaluate, predict
+from boxwright.accel.estimator.state import State, has_checkpoint, read_weights, to_cpu
+from boxwright.accel.estimator.step import Step
+from boxwright.accel.nano import TorchNano
+from boxwright.accel.plan import Plan
+from boxwright.accel.strategy import make_launcher
+from boxwright.core.errors import CheckpointError, UsageError
+from boxwright.launchers.base import Launcher
+from boxwright.launchers.placement import ELSEWHERE
+
+_LAST = "last.pt"
+_MAX_RESTARTS = 2
+_OWN = ("num_processes", "strategy", "distributed_backend", "seed")
+
+
+class Estimator:
+    """Trains, scores and applies a model that its workers build for themselves. Made by `Estimator.from_torch`.
+
+    Every call starts its workers and ends them; between calls the weights, the optimizer's state and the counters are
+    here. A worker that dies is no end: all start again from the last checkpoint, a bounded number of times.
+    """
+
+    def __init__(self, blueprint: Blueprint, nano: TorchNano, *, model_dir: Path | None, cache_dir: str | None) -> None:
+        self._blueprint = blueprint
+        self._nano = nano
+        self._model_dir = model_dir
+        self._intake = Intake(elsewhere=nano.plan.strategy in ELSEWHERE, cache_dir=cache_dir, seed=blueprint.seed)
+        self._state = State()
+        self._open = True
+
+    @classmethod
+    def from_torch(
+        cls,
+        *,
+        model: Callable[[dict[str, Any]], nn.Module],
+        optimizer: Callable[[nn.Module, dict[str, Any]], Any] | None = None,
+        loss: Any = None,
+        metrics: Any = None,
+        scheduler_creator: Callable[[Any, dict[str, Any]], Any] | None = None,
+        scheduler_pace: SchedulerPace = "epoch",
+        preprocess: Callable[[Any], Any] | None = None,
+        step: Step | None = None,
+        backend: str | Launcher = "subprocess",
+        config: Mapping[str, Any] | None = None,
+        workers_per_node: int = 1,
+        num_nodes: int = 1,
+        model_dir: str | Path | None = None,
+        cache_dir: str | Path | None = None,
+        max_restarts: int | None = None,
+        seed: int = 0,
+        **settings: Any,
+    ) -> "Estimator":
+        """Return an estimator of any PyTorch model.
+
+        Args:
+            model: `model(config)` returns the network. Called inside every worker.
+            optimizer: `optimizer(model, config)` returns its optimizer; only `fit` needs it.
+            loss: a module, `f(outputs, targets)`, or `creator(config)` of one. None for a model that owns its loss: it
+                is called with the whole batch and returns a loss, a dict with losses, or (losses, outputs).
+            metrics: a list, or a dict with names, of objects with update, state, merge and compute, of metrics of
+                torchmetrics, or of functions f(outputs, targets), whose batch values are averaged by samples.
+            scheduler_creator: `f(optimizer, config)` returns a learning rate scheduler.
+            scheduler_pace: whether it counts "epoch" or "iteration".
+            preprocess: `preprocess(batch)` returns the batch that goes into the model, on the worker's device.
+            step: `step(model, batch)` in place of forward and loss: returns (losses, outputs) or (losses, outputs,
+                targets), in `fit`, `evaluate` and `predict`. Call `model(...)` itself, not a method of it.
+            backend: what starts the workers: "subprocess", "spawn", "ray" or "spark", or a launcher with settings.
+            config: what the creators are given; each worker has its own copy.
+            workers_per_node: how many workers for each machine; all its cores are shared out among them.
+            num_nodes: how many machines; more than one for "ray" and "spark", which lay the workers over theirs.
+            model_dir: a folder for a checkpoint after each epoch, from which a run that lost a worker goes on.
+            cache_dir: where tables are written for the workers: a folder or URL that all of them can read.
+            max_restarts: how often all workers start again after one died; 2 by default.
+            seed: of the weights and the order of samples.
+            **settings: more of `TorchNano`: precision, device, channels_last, cpu_for_each_process, …
+
+        Raises:
+            UsageError: settings contradict each other.
+
+        Example:
+            >>> import torch
+            >>> from torch.utils.data import DataLoader, TensorDataset
+            >>> def make_data(config, batch_size):
+            ...     x = torch.arange(8.0).reshape(8, 1)
+            ...     return DataLoader(TensorDataset(x, 2 * x), batch_size=batch_size)
+            >>> estimator = Estimator.from_torch(
+            ...     model=lambda config: nn.Linear(1, 1, bias=False),
+            ...     optimizer=lambda model, config: torch.optim.SGD(model.parameters(), lr=config["lr"]),
+            ...     loss=nn.MSELoss(),
+            ...     config={"lr": 0.02},
+            ... )
+            >>> stats = estimator.fit(make_data, epochs=20, batch_size=4)
+            >>> round(estimator.get_state_dict()["weight"].item(), 2)
+            2.0
+        """
+        taken = [name for name in _OWN if name in settings]
+        if taken:
+            raise UsageError(f"{taken[0]}={settings[taken[0]]!r}: use backend, workers_per_node and seed instead.")
+        for name, value in (("model", model), ("optimizer", optimizer), ("scheduler_creator", scheduler_creator)):
+            if isinstance(value, nn.Module) or not (callable(value) or (value is None and name != "model")):
+                raise UsageError(
+                    f"{name} is a {type(value).__name__}. Give a function that makes it: every worker builds its own."
+                )
+        if loss is not None and step is not None:
+            raise UsageError("loss and step: a step returns its own losses. Give one of them.")
+        if scheduler_pace not in ("epoch", "iteration"):
+            raise UsageError(f"scheduler_pace={scheduler_pace!r} is unknown. Choose from: epoch, iteration.")
+        blueprint = Blueprint(
+            model=model,
+            optimizer=optimizer,
+            loss=loss,
+            metrics=name_metrics(metrics),
+            scheduler=scheduler_creator,
+            scheduler_pace=scheduler_pace,
+            preprocess=preprocess,
+            step=step,
+            config=dict(config or {}),
+            seed=seed,
+        )
+        nano = TorchNano(
+            num_processes=workers_per_node * num_nodes,
+            strategy=_choose_launcher(backend, workers_per_node * num_nodes, num_nodes, max_restarts),
+            seed=seed,
+            **settings,
+        )
+        return cls(
+            blueprint,
+            nano,
+            model_dir=None if model_dir is None else Path(model_dir).absolute(),
+            cache_dir=None if cache_dir is None else str(cache_dir),
+        )
+
+    @property
+    def plan(self) -> Plan:
+        """How the workers use the machine."""
+        return self._nano.plan
+
+    @property
+    def epoch(self) -> int:
+        """How many epochs have been trained, over all calls of `fit`."""
+        return self._state.epoch
+
+    def fit(
+        self,
+        data: Any,
+        *,
+        epochs: int = 1,
+        batch_size: int | None = None,
+        validation_data: Any = None,
+        validation_batch_size: int | None = None,
+        callbacks: Sequence[Callback] = (),
+        feature_cols: Sequence[str] | None = None,
+        label_cols: Sequence[str] | None = None,
+        shuffle: bool | None = None,
+    ) -> list[dict[str, Any]]:
+        """Train for so many more epochs, and return the numbers of each, such as train_loss and val_loss.
+
+        Args:
+            data: `creator(config, batch_size)`, called in every worker with its part of the batch size; a DataLoader;
+                a Spark DataFrame, Ray Dataset, pyarrow Table, or a path or URL of parquet files.
+            epochs: how many more.
+            batch_size: samples of one step over all workers. A creator may be given None; a loader has its own.
+            validation_data: scored after each epoch; of any of these kinds.
+            validation_batch_size: samples of one forward pass there; by default one worker's part of `batch_size`.
+            callbacks: called in every worker around the run, each epoch and each iteration.
+            feature_cols: the columns that are the model's inputs, for tables.
+            label_cols: the columns that are the targets, for tables.
+            shuffle: whether the rows of a table come in a new order each epoch; they do by default.
+
+        Raises:
+            UsageError: arguments that contradict each other.
+            WorkerError: a worker failed; what it raised is shown whole, with its rank.
+        """
+        self._check_open()
+        if epochs < 1:
+            raise UsageError(f"epochs={epochs!r} is not possible. Ask for at least 1.")
+        columns = (feature_cols, label_cols)
+        workers = self.plan.processes
+        source = self._intake.for_training(data, batch_size, workers, columns, shuffle=shuffle)
+        validation = None
+        if validation_data is not None:
+            size = validation_batch_size
+            if size is None and batch_size is not None and not self._intake.has_batches(validation_data):
+                size = batch_size // workers
+            validation = self._intake.for_scoring(validation_data, size, columns)
+        elif validation_batch_size is not None:
+            raise UsageError(f"validation_batch_size={validation_batch_size!r} needs validation_data.")
+        job = FitJob(
+            blueprint=self._blueprint,
+            data=source,
+            validation=validation,
+            epochs=self._state.epoch + epochs,
+            callbacks=tuple(callbacks),
+            state=State(**{name: getattr(self._state, name) for name in State.__slots__ if name != "stats"}),
+            checkpoint=None if self._model_dir is None else self._model_dir / _LAST,
+            run=uuid4().hex,
+        )
+        self._state = self._launch(fit, job)
+        return self._state.stats
+
+    def evaluate(
+        self,
+        data: Any,
+        *,
+        batch_size: int | None = None,
+        feature_cols: Sequence[str] | None = None,
+        label_cols: Sequence[str] | None = None,
+    ) -> dict[str, Any]:
+        """Return loss, metrics and num_samples of the whole set; each sample counts once, however many workers.
+
+        Args:
+            data: as for `fit`.
+            batch_size: samples of one forward pass in one worker. Batches are dealt out whole, so that every sample is
+                in the same batch whatever the number of workers.
+            feature_cols: the columns that are the model's inputs, for tables.
+            label_cols: the columns that are the targets, for tables.
+
+        Raises:
+            UsageError: arguments that contradict each other.
+            WorkerError: a worker failed.
+        """
+        return dict(self._score(evaluate, data, batch_size, (feature_cols, label_cols)))
+
+    def predict(self, data: Any, *, batch_size: int | None = None, feature_cols: Sequence[str] | None = None) -> Any:
+        """Return the outputs for the whole set in the order of the data.
+
+        From a creator or a loader: arrays, in a tuple or dict where the model has several outputs, or a list where it
+        gives one entry a sample. From a Spark DataFrame, a Ray Dataset or a pyarrow Table: the same with a column
+        `prediction`, or `prediction_<name>` for each of several outputs.
+
+        Args:
+            data: as for `fit`; a target in its batches is left out.
+            batch_size: samples of one forward pass in one worker.
+            feature_cols: the columns that are the model's inputs, for tables.
+
+        Raises:
+            UsageError: arguments that contradict each other, or outputs that are not one entry a sample.
+            WorkerError: a worker failed.
+        """
+        outputs = self._score(predict, data, batch_size, (feature_cols, None))
+        return self._intake.give_back(data, outputs)
+
+    def get_model(self) -> nn.Module:
+        """Return the model with the weights reached so far, built here."""
+        self._check_open()
+        return self._blueprint.make_model(self._state.model, self._blueprint.copy_config())
+
+    def get_state_dict(self) -> dict[str, Any]:
+        """Return a copy of the weights reached so far."""
+        weights = self._state.model if self._state.model is not None else self.get_model().state_dict()
+        copied: dict[str, Any] = to_cpu(dict(weights))
+        return copied
+
+    def save(self, path: str | Path) -> Path:
+        """Write the weights to a file that `load` and `torch.load` read; return its path.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        save_checkpoint(Path(path), self.get_state_dict())
+        return Path(path)
+
+    def load(self, path: str | Path) -> None:
+        """Take weights from a file of `save`, `save_checkpoint` or `torch.save`; training begins anew with them.
+
+        Raises:
+            CheckpointError: they can't be read, or are another model's.
+        """
+        self._check_open()
+        weights = read_weights(Path(path))
+        self._blueprint.make_model(weights, self._blueprint.copy_config())
+        self._state = State(model=weights)
+
+    def save_checkpoint(self, path: str | Path) -> Path:
+        """Write all that training needs to go on: weights, optimizer, scheduler, counters; return the path.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        self._check_open()
+        state = self._state
+        if state.model is None:
+            state = State(model=self.get_state_dict())
+        state.save(Path(path))
+        return Path(path)
+
+    def load_checkpoint(self, path: str | Path | None = None) -> int:
+        """Take up training where a checkpoint left it, by default the last one in `model_dir`; return its epoch.
+
+        Raises:
+            CheckpointError: there is none, or it can't be used.
+            UsageError: no path was given and there is no model_dir.
+        """
+        self._check_open()
+        if path is None and self._model_dir is None:
+            raise UsageError("load_checkpoint() without a path needs a model_dir. Give one of them.")
+        file = Path(path) if path is not None else self._model_dir / _LAST  # type: ignore[operator]
+        if file.is_dir():
+            file = file / _LAST
+        if not has_checkpoint(file):
+            raise CheckpointError(f"There is no checkpoint {str(file)!r}. fit() writes one after each epoch.")
+        state = State.load(file)
+        self._blueprint.make_model(state.model, self._blueprint.copy_config())
+        self._state = state
+        return state.epoch
+
+    def shutdown(self) -> None:
+        """Remove what was written for the workers; the estimator can't be used afterwards."""
+        self._open = False
+        self._intake.close()
+
+    def __enter__(self) -> "Estimator":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.shutdown()
+
+    def _score(
+        self,
+        function: Callable[[TorchNano, ScoreJob], Any],
+        data: Any,
+        batch_size: int | None,
+        columns: tuple[Sequence[str] | None, Sequence[str] | None],
+    ) -> Any:
+        self._check_open()
+        whole_rows = function is predict
+        source = self._intake.for_scoring(data, batch_size, columns, whole_rows=whole_rows)
+        job = ScoreJob(blueprint=self._blueprint, data=source, weights=self._state.model)
+        return self._launch(function, job)
+
+    def _launch(self, function: Callable[[TorchNano, Any], Any], job: Any) -> Any:
+        return self._nano.launch(run_with_levels, Levels.read(), function, job)
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise UsageError("This estimator was shut down. Make a new one; load() takes the saved weights.")
+
+
+def _choose_launcher(backend: str | Launcher, workers: int, num_nodes: int, max_restarts: int | None) -> str | Launcher:
+    """Return what starts the workers, and starts them again.
+
+    Raises:
+        UsageError: the settings contradict each other.
+    """
+    name = backend if isinstance(backend, str) else backend.name
+    if num_nodes < 1 or (num_nodes > 1 and name not in ELSEWHERE):
+        raise UsageError(
+            f"num_nodes={num_nodes!r} is not possible with backend={name!r}, which starts its workers on this machine. "
+            f"Use num_nodes=1, or one of: {', '.join(ELSEWHERE)}."
+        )
+    if not isinstance(backend, str):
+        if max_restarts is not None:
+            raise UsageError(
+                f"max_restarts={max_restarts!r} and a launcher with settings of its own: give it restart=Restart(…)."
+            )
+        return backend
+    if workers == 1 and name not in ELSEWHERE:
+        if max_restarts is not None:
+            raise UsageError(
+                f"max_restarts={max_restarts!r}: one worker is this very process, which can't start itself again. "
+                "Leave it out, or use workers_per_node=2 or more."
+            )
+        return backend
+    return make_launcher(backend, max_restarts=_MAX_RESTARTS if max_restarts is None else max_restarts)

@@ -1,0 +1,231 @@
+"""Tables of Spark, Ray and pyarrow, written once as parquet where the workers can read them.
+
+Rows come to this process a partition at a time and go straight into the file. Without `cache_dir`, workers of this
+machine read a temporary file; workers elsewhere get the file itself, which must then be small.
+"""
+
+import io
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from boxwright.accel.estimator.parquet import Stored, TableSource, find_file_system
+from boxwright.core.errors import DataError, UsageError
+
+GROUP_ROWS = 1024
+"""Rows of one row group: small, so that a shuffle mixes well and a worker reads little that it does not need."""
+SHIP_LIMIT_BYTES = 64 * 2**20
+"""The largest parquet file that is sent to the workers with the job."""
+
+
+class Tables:
+    """The tables that one estimator has been given; each is written once."""
+
+    def __init__(self, *, elsewhere: bool, cache_dir: str | None, seed: int) -> None:
+        self._elsewhere, self._cache_dir, self._seed = elsewhere, cache_dir, seed
+        self._folder: Path | None = None
+        self._written: list[str] = []
+        # The table itself is kept beside what was written: as long as it lives, no other has its id.
+        self._known: dict[tuple[int, tuple[str, ...]], tuple[Any, Stored]] = {}
+
+    def source(
+        self,
+        data: Any,
+        batch_size: int,
+        columns: tuple[Sequence[str] | None, Sequence[str] | None],
+        *,
+        shuffle: bool = False,
+        whole_rows: bool = False,
+    ) -> TableSource:
+        """Return a source of a table's batches.
+
+        Args:
+            data: a table, or a path or URL of parquet files.
+            batch_size: rows of one worker's batch.
+            columns: names of the features and of the labels.
+            shuffle: whether training mixes the rows.
+            whole_rows: whether all columns are written, because the rows are to be given back.
+
+        Raises:
+            UsageError: no features are named, or the table is too large to be sent.
+            DataError: the table can't be written.
+        """
+        features, labels = (_names(kind, value) for kind, value in zip(("feature", "label"), columns, strict=True))
+        if not features:
+            raise UsageError("A table needs feature_cols: the names of the columns that are the model's inputs.")
+        wanted = () if whole_rows else (*features, *labels)
+        return TableSource(
+            stored=self.store(data, wanted),
+            features=features,
+            labels=labels,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=self._seed,
+        )
+
+    def store(self, data: Any, columns: Sequence[str]) -> Stored:
+        """Return where the workers find these columns of a table (all where none are named), writing them once."""
+        if isinstance(data, str | Path):
+            return Stored(url=str(data) if "://" in str(data) else str(Path(data).absolute()))
+        key = (id(data), tuple(columns))
+        if key not in self._known:
+            self._known[key] = (data, self._write(data, columns))
+        return self._known[key][1]
+
+    def attach(self, data: Any, outputs: Any) -> Any:
+        """Return a table like `data` with the outputs as columns; those of a path come as a pyarrow Table."""
+        files = self.store(data, ()).open()
+        table = pa.concat_tables([file.read() for file in files])
+        for name, values in _name_outputs(outputs).items():
+            table = table.append_column(name, _to_column(values))
+        if _is_spark(data):
+            return data.sparkSession.createDataFrame(table)
+        if _is_ray(data):
+            return import_module("ray.data").from_arrow(table)
+        return table
+
+    def close(self) -> None:
+        """Remove what was written."""
+        self._known.clear()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+        for url in self._written:
+            system, path = find_file_system(url)
+            system.delete_file(path)
+        self._written.clear()
+
+    def _write(self, data: Any, columns: Sequence[str]) -> Stored:
+        parts = read_parts(data, columns)
+        name = f"boxwright-{uuid4().hex}.parquet"
+        if self._cache_dir is not None:
+            url = f"{self._cache_dir.rstrip('/')}/{name}"
+            system, path = find_file_system(url)
+            system.create_dir(str(Path(path).parent), recursive=True)
+            with system.open_output_stream(path) as sink:
+                write_parts(parts, sink)
+            self._written.append(url)
+            return Stored(url=url)
+        if not self._elsewhere:
+            if self._folder is None:
+                self._folder = Path(tempfile.mkdtemp(prefix="boxwright-tables-"))
+                weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+            with (self._folder / name).open("wb") as file:
+                write_parts(parts, file)
+            return Stored(url=str(self._folder / name))
+        buffer = io.BytesIO()
+        write_parts(parts, buffer, limit=SHIP_LIMIT_BYTES)
+        return Stored(file=buffer.getvalue())
+
+
+def write_parts(parts: Iterator[Any], sink: Any, *, limit: int | None = None) -> None:
+    """Write tables as one parquet file of small row groups.
+
+    Raises:
+        DataError: there is no row.
+        UsageError: the file grows over the limit.
+    """
+    writer = None
+    rows = 0
+    rest: Any = None
+    try:
+        for part in parts:
+            rows += part.num_rows
+            writer = writer or pq.ParquetWriter(sink, part.schema)
+            # Partitions are cut anew: row groups of a few rows would make reading slow.
+            rest = part if rest is None else pa.concat_tables([rest, part])
+            whole = rest.num_rows - rest.num_rows % GROUP_ROWS
+            if whole:
+                writer.write_table(rest.slice(0, whole), row_group_size=GROUP_ROWS)
+                rest = rest.slice(whole)
+            if limit is not None and sink.tell() > limit:
+                raise UsageError(
+                    f"The table is larger than the {limit >> 20} MiB that are sent to workers on other machines. Give "
+                    "from_torch() a cache_dir: a folder or URL that all of them can read."
+                )
+        if writer is not None and rest is not None and rest.num_rows:
+            writer.write_table(rest, row_group_size=GROUP_ROWS)
+    finally:
+        if writer is not None:
+            writer.close()
+    if not rows:
+        raise DataError("The table has no rows.")
+
+
+def read_parts(data: Any, columns: Sequence[str]) -> Iterator[Any]:
+    """Yield a table as pyarrow Tables, one partition after the other; all columns where none are named.
+
+    Raises:
+        UsageError: a column is not there, or it is no table that is known.
+    """
+    if isinstance(data, pa.Table):
+        _check_columns(columns, data.column_names)
+        yield data.select(list(columns)) if columns else data
+    elif _is_spark(data):
+        _check_columns(columns, data.columns)
+        chosen = data.select(*columns) if columns else data
+        # A partition at a time, and as Arrow: collecting the whole would need memory for all of it.
+        for row in chosen.mapInArrow(_to_ipc, "part binary").toLocalIterator(prefetchPartitions=True):
+            yield pa.ipc.open_stream(bytes(row["part"])).read_all()
+    elif _is_ray(data):
+        _check_columns(columns, data.columns())
+        chosen = data.select_columns(list(columns)) if columns else data
+        yield from chosen.iter_batches(batch_size=None, batch_format="pyarrow")
+    else:
+        raise UsageError(f"A {type(data).__name__} is no table that is known. Give a Spark DataFrame or Ray Dataset.")
+
+
+def _to_ipc(batches: Iterator[Any]) -> Iterator[Any]:
+    """Turn record batches into rows of bytes; runs in Spark's workers."""
+    import pyarrow
+
+    for batch in batches:
+        sink = pyarrow.BufferOutputStream()
+        with pyarrow.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+        yield pyarrow.RecordBatch.from_arrays([pyarrow.array([sink.getvalue().to_pybytes()])], names=["part"])
+
+
+def _check_columns(columns: Sequence[str], known: Sequence[str]) -> None:
+    missing = [name for name in columns if name not in known]
+    if missing:
+        raise UsageError(f"The table has no column {missing[0]!r}. It has: {', '.join(known)}.")
+
+
+def _names(kind: str, value: Sequence[str] | None) -> tuple[str, ...]:
+    if isinstance(value, str):
+        raise UsageError(f"{kind}_cols={value!r} is one name. Give a list: [{value!r}].")
+    return tuple(value or ())
+
+
+def _is_spark(data: Any) -> bool:
+    return any(kind.__module__.startswith("pyspark.sql") for kind in type(data).__mro__)
+
+
+def _is_ray(data: Any) -> bool:
+    return any(kind.__module__.startswith("ray.data") for kind in type(data).__mro__)
+
+
+def _name_outputs(outputs: Any) -> dict[str, Any]:
+    if isinstance(outputs, Mapping):
+        return {f"prediction_{name}": value for name, value in outputs.items()}
+    if isinstance(outputs, tuple):
+        names = getattr(outputs, "_fields", range(len(outputs)))
+        return {f"prediction_{name}": value for name, value in zip(names, outputs, strict=True)}
+    return {"prediction": outputs}
+
+
+def _to_column(values: Any) -> Any:
+    """Return an array as a column: of numbers, or of lists nested as deep as it has dimensions."""
+    if isinstance(values, np.ndarray) and values.ndim == 1:
+        return pa.array(values)
+    return pa.array(values.tolist() if isinstance(values, np.ndarray) else values)
