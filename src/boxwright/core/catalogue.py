@@ -28,6 +28,11 @@ def _yolox(function: str) -> Entry:
     return Entry(target=f"boxwright.detector.yolox:{function}", packages=("torch",), extra="train")
 
 
+def _optimize(name: str) -> Entry:
+    packages = ("torch", "safetensors", "cloudpickle", "hotcoco")
+    return Entry(target=f"boxwright.recipes.optimize:{name}", packages=packages, extra="train")
+
+
 CATALOGUE: dict[str, dict[str, Entry]] = {
     "runtime": {
         "eager": Entry(
@@ -35,6 +40,9 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
         ),
         "onnxruntime": Entry(
             target="boxwright.runtimes.onnxruntime_:OnnxRuntime", packages=("onnxruntime",), extra="onnx"
+        ),
+        "openvino": Entry(
+            target="boxwright.runtimes.openvino_:OpenvinoRuntime", packages=("openvino",), extra="openvino"
         ),
     },
     "model": {
@@ -64,6 +72,11 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
     "recipe": {
         "train": Entry(target="boxwright.recipes.train:train", packages=("torch", "safetensors"), extra="train"),
         "train_config": Entry(target="boxwright.recipes.train:TrainConfig", packages=("torch",), extra="train"),
+        "optimize": _optimize("optimize"),
+        "optimize_config": _optimize("OptimizeConfig"),
+        "benchmark": Entry(
+            target="boxwright.recipes.benchmark:benchmark", packages=("cloudpickle",), extra="train"
+        ),
         "demo": Entry(target="boxwright.recipes.demo:run_demo", packages=("torch", "safetensors"), extra="train"),
     },
     "opener": {
@@ -78,11 +91,19 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
         "onnx_cost": Entry(target="boxwright.recipes.onnx_file:measure_cost", packages=("onnx",), extra="export"),
     },
     "exporter": {
+        "openvino": Entry(
+            target="boxwright.runtimes.openvino_convert:convert", packages=("torch", "openvino"), extra="quantize"
+        ),
         "onnx": Entry(
             target="boxwright.runtimes.export:export_onnx", packages=("torch", "onnx", "onnxscript"), extra="export"
         ),
     },
     "quantizer": {
+        "openvino_nncf": Entry(
+            target="boxwright.runtimes.openvino_quantize:quantize",
+            packages=("torch", "openvino", "nncf"),
+            extra="quantize",
+        ),
         "onnx_qlinear": Entry(
             target="boxwright.runtimes.onnx_quantize:quantize_static", packages=("onnx", "onnxruntime"), extra="export"
         ),

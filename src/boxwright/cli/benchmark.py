@@ -1,0 +1,27 @@
+"""Time converted models side by side, taking turns, each in a process of its own; ratios are to the first one."""
+
+import argparse
+import json
+
+from boxwright.cli.options import positive
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this verb's arguments."""
+    parser.add_argument("models", metavar="MODEL", nargs="+", help="artifact folders, or .pth, .safetensors, .onnx")
+    parser.add_argument("-b", "--batch", type=positive, default=1, help="images in one request (default 1)")
+    parser.add_argument("--threads", metavar="N", type=positive, help="computing threads (default one a physical core)")
+    parser.add_argument("--runs", metavar="N", type=positive, default=100, help="timed runs of each (default 100)")
+    parser.add_argument("--timeout", metavar="S", type=positive, default=600, help="seconds to load one (default 600)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Time the models and print a line each."""
+    from boxwright.core import catalogue
+
+    benchmark = catalogue.load("recipe", "benchmark")
+    result = benchmark(
+        args.models, batch=args.batch, threads=args.threads, runs=args.runs, timeout_s=float(args.timeout)
+    )
+    print(json.dumps(result.to_dict()) if args.json else "\n".join(result.lines()))
+    return 0

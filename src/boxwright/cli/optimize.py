@@ -1,0 +1,95 @@
+"""Find the fastest way to run a detector on this machine that keeps its accuracy: a table, a page and an artifact."""
+
+import argparse
+import json
+from pathlib import Path
+
+from boxwright.cli.options import add_model_arguments, fraction, model_options, positive, split_list
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this verb's arguments."""
+    add_model_arguments(parser)
+    add_search_arguments(parser)
+
+
+def add_search_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the search can be told; `inference_demo` has the same."""
+    parser.add_argument("--data", metavar="PATH", type=Path, help="a labelled set; its validation part is scored")
+    parser.add_argument("--val", type=fraction, help="score this part of the images, if the set has no parts")
+    parser.add_argument("--limit", metavar="N", type=positive, help="score only the first N images")
+    parser.add_argument("-b", "--batch", type=positive, default=1, help="images in one timed request (default 1)")
+    parser.add_argument(
+        "--max-drop", metavar="AP", type=fraction, default=0.005,
+        help="how much AP may be lost, at the upper end of the drop's interval (default 0.005; 1 allows all)",
+    )  # fmt: skip
+    parser.add_argument("--confidence", type=fraction, default=0.95, help="of each end of that interval (default 0.95)")
+    parser.add_argument(
+        "--calibration", metavar="PATH", type=Path, help="images for int8 (default: the training part of --data)"
+    )
+    parser.add_argument(
+        "--calibration-images", metavar="N", type=positive, default=128, help="how many of them (default 128)"
+    )
+    parser.add_argument("--out", metavar="DIR", type=Path, help="folder for the results (default runs/optimize/exp…)")
+    group = parser.add_argument_group("search")
+    group.add_argument("--includes", metavar="NAME", nargs="+", help="try only these methods")
+    group.add_argument("--excludes", metavar="NAME", nargs="+", help="leave these methods out")
+    group.add_argument("--accelerator", metavar="LIST", help="only these: openvino,onnxruntime,jit,compile,…")
+    group.add_argument("--precision", metavar="LIST", help="only these: fp32,bf16,fp16,int8")
+    group.add_argument("--search-mode", choices=("default", "all"), default="default", help="all: every variant")
+    group.add_argument("--threads", metavar="N", type=positive, help="computing threads (default one a physical core)")
+    group.add_argument("--runs", metavar="N", type=positive, default=100, help="timed runs of each model (default 100)")
+    group.add_argument(
+        "--timeout", metavar="S", type=positive, default=600, help="seconds for one conversion (default 600)"
+    )
+    group.add_argument("--memory", metavar="MB", type=positive, help="memory for one child (default: most of the free)")
+    group.add_argument(
+        "--tries", metavar="N", type=positive, default=4,
+        help="how often layers are put back into float for an int8 row over the budget (default 4)",
+    )  # fmt: skip
+    group.add_argument("--time-all", action="store_true", help="time hopelessly slow models to the end too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search, print the table; 6 if no candidate stays inside the budget."""
+    from boxwright.core import catalogue
+    from boxwright.recipes.runs import new_run_folder
+
+    optimize = catalogue.load("recipe", "optimize")
+    config_class = catalogue.load("recipe", "optimize_config")
+    result = optimize(
+        config_class(
+            model=args.model,
+            options=model_options(args),
+            folder=args.out or new_run_folder(Path("runs/optimize")),
+            data=args.data,
+            val=args.val,
+            limit=args.limit,
+            batch=args.batch,
+            max_drop=args.max_drop,
+            confidence=args.confidence,
+            calibration=args.calibration,
+            calibration_images=args.calibration_images,
+            includes=None if args.includes is None else tuple(args.includes),
+            excludes=None if args.excludes is None else tuple(args.excludes),
+            search_mode=args.search_mode,
+            accelerator=None if args.accelerator is None else split_list(args.accelerator),
+            precision=None if args.precision is None else split_list(args.precision),
+            thread_num=args.threads,
+            latency_sample_num=args.runs,
+            timeout_s=float(args.timeout),
+            memory_mb=args.memory,
+            search_tries=args.tries,
+            early_stop=None if args.time_all else 3.0,
+            quiet=args.quiet,
+        )
+    )
+    if args.json:
+        print(json.dumps(result.report.to_dict()))
+    else:
+        print(result.report.table())
+        print(f"report: {result.folder / 'report.html'}")
+        if result.best is not None:
+            print(f"best: {result.report.best().method} in {result.best}")
+    result.report.best()  # refuses if all candidates are over the budget
+    return 0
