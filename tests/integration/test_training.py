@@ -157,20 +157,57 @@ def wait_for_steps(process: subprocess.Popen[str], count: int) -> None:
     raise AssertionError("the run ended before its steps")
 
 
-@pytest.mark.parametrize("words", [(), ("--num_processes", "2")])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_in_mid_epoch_leaves_a_checkpoint_an_exit_code_and_no_orphan(
-    scenes: Path, tmp_path: Path, words: tuple[str, ...], number: signal.Signals
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_in_mid_epoch_leaves_a_checkpoint_a_result_an_exit_code_and_no_orphan(
+    scenes: Path, tmp_path: Path, processes: int, number: signal.Signals, code: int
 ) -> None:
-    with start_cli(scenes, tmp_path / "run", *words) as process:
+    with start_cli(scenes, tmp_path / "run", "--num_processes", str(processes), "--json") as process:
         wait_for_steps(process, 3)
         children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(number)
-        _, log = process.communicate(timeout=WAIT_S)
-        assert process.returncode not in (0, -signal.SIGKILL), log
+        out, log = process.communicate(timeout=WAIT_S)
+        assert process.returncode == code, log
     _, alive = psutil.wait_procs(children, timeout=WAIT_S)
     assert not alive
-    assert load_checkpoint(tmp_path / "run" / "weights" / "last.pt")["step"] >= 3
+    result = json.loads(out)
+    assert result["stopped"] == f"signal {number.value}"
+    assert result["steps"] >= 3
+    assert load_checkpoint(tmp_path / "run" / "weights" / "last.pt")["step"] == result["steps"]
+
+
+class TermOther:
+    """At a step, has the other process told to stop, as a node that is being emptied does."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_start(self, settings: Any) -> None: ...
+
+    def on_step(self, step: int, values: Any) -> None:
+        if step == self._step:
+            (other,) = [
+                child
+                for child in psutil.Process(os.getppid()).children()
+                if child.pid != os.getpid() and "boxwright.launchers.worker" in " ".join(child.cmdline())
+            ]
+            other.send_signal(signal.SIGTERM)
+
+    def on_evaluation(self, step: int, values: Any) -> None: ...
+
+    def on_end(self) -> None: ...
+
+
+def test_a_signal_to_one_process_stops_all_at_the_same_step_and_resume_goes_on(scenes: Path, tmp_path: Path) -> None:
+    settings = {"num_processes": 2, "steps": 5000, "print_interval": 1}
+    first = train(make_config(scenes, tmp_path, **settings), callbacks=[TermOther(2)])
+    assert first.stopped == "signal 15"
+    assert 2 <= first.steps < 5000
+    saved = load_checkpoint(tmp_path / "weights" / "last.pt")
+    assert (saved["step"], saved["world_size"]) == (first.steps, 2)
+    second = train(make_config(scenes, tmp_path, resume=True, **settings), callbacks=[TermOther(first.steps + 2)])
+    assert second.stopped == "signal 15"
+    assert second.steps >= first.steps + 2
 
 
 def test_a_killed_parent_leaves_no_orphan(scenes: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 from boxwright.core import catalogue
 from boxwright.core.errors import UsageError
 from boxwright.launchers.base import Launcher
+from boxwright.launchers.group import Patience
 from boxwright.launchers.placement import ELSEWHERE
 from boxwright.launchers.restart import Restart
 
@@ -21,6 +22,7 @@ def make_launcher(
     strategy: str | None = None,
     *,
     max_restarts: int = 0,
+    patience: Patience | None = None,
     address: str | None = None,
     master: str | None = None,
     min_workers: int | None = None,
@@ -31,6 +33,7 @@ def make_launcher(
     Args:
         strategy: a launcher's name; None for "subprocess".
         max_restarts: how often all processes start again after one died.
+        patience: how long processes may take to end when they are stopped; None for the launcher's own.
         address: of a Ray cluster.
         master: the URL of a Spark master.
         min_workers: with how few processes an engine may go on when it has no room for all.
@@ -58,5 +61,7 @@ def make_launcher(
             raise UsageError(
                 f"{name}={value!r} is for strategy {' and '.join(map(repr, strategies))}, not {strategy!r}. {hint}."
             )
+    if patience is not None:
+        chosen["patience"] = patience
     launcher: Launcher = catalogue.load("launcher", strategy)(restart=Restart(max_restarts=max_restarts), **chosen)
     return launcher

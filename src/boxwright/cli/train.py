@@ -80,7 +80,7 @@ def _add_gaudi_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train and print where the weights are."""
-    from boxwright.cli.progress import progress_bar
+    from boxwright.cli.live import training_display
     from boxwright.core import catalogue
     from boxwright.core.config import load_config
     from boxwright.core.errors import UsageError
@@ -135,8 +135,8 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError("--resume needs the run's folder: add --out DIR.")
         words.append(f"output_dir={new_run_folder(Path('runs/train'))}")
     config = load_config(config_class, args.config, [*words, *args.settings])
-    with progress_bar("Training", hidden=args.quiet) as advance:
-        result = train(config, progress=advance)
+    with training_display(hidden=args.quiet) as show:
+        result = train(config, progress=show)
     if args.json:
         print(json.dumps(result.to_dict()))
     else:

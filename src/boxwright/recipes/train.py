@@ -1,10 +1,14 @@
 """Training a detector: `train(config)` plans the run, starts its processes and returns what they left behind."""
 
 import fcntl
+import json
+import signal
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 import yaml
 
@@ -16,15 +20,20 @@ from boxwright.core.config import to_yaml
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.log import get_logger
 from boxwright.devices.options import DeviceOptions
+from boxwright.launchers.group import Patience
 from boxwright.recipes.training.config import TrainConfig
 from boxwright.recipes.training.curves import draw_curves, write_report
 from boxwright.recipes.training.logbook import Callback
 from boxwright.recipes.training.loggers import check_loggers
-from boxwright.recipes.training.loop import Progress, TrainResult, run_worker
+from boxwright.recipes.training.loop import RESULT, run_worker
+from boxwright.recipes.training.progress import Progress, StepReport, receive
+from boxwright.recipes.training.result import TrainResult
 
-__all__ = ["TrainConfig", "TrainResult", "train"]
+__all__ = ["StepReport", "TrainConfig", "TrainResult", "train"]
 
 _log = get_logger(__name__)
+# A step of a large model may take this long, and only after it is there something to save. A second signal kills.
+_PATIENCE = Patience(after_interrupt_s=120.0)
 # What may be another one without a word when a run goes on: it changes no number.
 _FREE = {"resume", "output_dir", "data", "ckpt", "workers", "strategy", "address", "master", "max_restarts"} | {
     "min_processes", "cores_per_process"
@@ -37,12 +46,14 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
     """Train and return the result; the run's files are in `config.output_dir`.
 
     Written there: `args.yaml` (the resolved config), `plan.txt`, `metrics.jsonl`, `results.csv`, `data_report.json`,
-    `data.lock`, `weights/last.pt` (for `resume`), `weights/{last,best}.safetensors`, curves and `report.html`.
+    `data.lock`, `weights/last.pt` (for `resume`), `weights/{last,best}.safetensors`, `result.json`, curves and
+    `report.html`. SIGTERM and Ctrl-C end a run after its step: all processes stop there, the checkpoint is written, and
+    the result says so in `stopped`.
 
     Args:
         config: the run.
         callbacks: things of your own that hear of its progress.
-        progress: called with steps done and steps in all; only where training is in this process.
+        progress: called after each step with how far the run is; from a thread where the steps are in other processes.
 
     Raises:
         UsageError: a setting is wrong, or another program is writing to the folder.
@@ -63,6 +74,7 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
         strategy=make_launcher(
             config.strategy,
             max_restarts=config.max_restarts,
+            patience=_PATIENCE,
             address=config.address,
             master=config.master,
             min_workers=config.min_processes,
@@ -91,12 +103,50 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
         (folder / "plan.txt").write_text("\n".join(plan) + "\n", encoding="utf-8")
         for line in plan:
             _log.info("%s", line)
-        in_process = nano.plan.strategy == "none"
-        level = get_logger().getEffectiveLevel()
-        result = nano.launch(run_worker, config, tuple(callbacks), progress if in_process else None, level)
+        result = _launch(nano, config, callbacks, progress)
         draw_curves(folder)
         write_report(folder, result.to_dict(), plan)
     return result
+
+
+def _launch(
+    nano: TorchNano, config: TrainConfig, callbacks: Sequence[Callback], progress: Progress | None
+) -> TrainResult:
+    """Run the workers; after a signal, return what they could still finish."""
+    level = get_logger().getEffectiveLevel()
+    if nano.plan.strategy == "none":
+        return nano.launch(run_worker, config, tuple(callbacks), progress, level)
+    written = config.output_dir / RESULT
+    written.unlink(missing_ok=True)
+    with _sigterm_raises(), nullcontext() if progress is None else receive(progress) as sender:
+        try:
+            return nano.launch(run_worker, config, tuple(callbacks), sender, level)
+        except (KeyboardInterrupt, SystemExit) as asked:
+            # The launcher hands the signal on when all workers are gone. If they went in good order, this is here.
+            if not written.exists():
+                raise
+            result = TrainResult.from_dict(json.loads(written.read_text(encoding="utf-8")))
+            # Workers are always asked with SIGTERM; what this process was asked with is what the user knows.
+            number = signal.SIGINT if isinstance(asked, KeyboardInterrupt) else signal.SIGTERM
+            return replace(result, stopped=f"signal {number.value}")
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Turn SIGTERM into an exception where it would end this process, so that the result can still be told."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _refuse_other_run(last: Path, config: TrainConfig) -> None:

@@ -1,15 +1,12 @@
 """The training loop, as it runs in every process."""
 
+import json
 import resource
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from logging import WARNING
+from collections.abc import Iterator, Sequence
+from contextlib import closing, nullcontext
+from logging import DEBUG, INFO, WARNING
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -19,6 +16,7 @@ from torch import Tensor, nn
 from boxwright.accel.checkpoint import load_checkpoint, save_checkpoint
 from boxwright.accel.ema import WeightAverage
 from boxwright.accel.nano import TorchNano
+from boxwright.accel.norms import average_norms
 from boxwright.core import log
 from boxwright.core.config import to_dict, to_yaml
 from boxwright.core.errors import BoxwrightError, CheckpointError, UsageError
@@ -39,62 +37,15 @@ from boxwright.recipes.training.logbook import Callback
 from boxwright.recipes.training.loggers import make_callbacks
 from boxwright.recipes.training.memory import choose_batch, tell_what_fits
 from boxwright.recipes.training.optimizer import class_weights, freeze, make_optimizer
+from boxwright.recipes.training.progress import Progress, StepReport, clock
+from boxwright.recipes.training.result import RunState, TrainResult
 from boxwright.recipes.training.score import score_model
+from boxwright.recipes.training.stopping import Watch
 from boxwright.recipes.training.takeup import taking_up
 
 _log = get_logger(__name__)
-Progress = Callable[[int, int], None]
-_SAVE_EVERY_S = 300
+RESULT = "result.json"
 _UNTIMED = 2  # the first steps allocate memory and choose kernels; they are not what a run's speed is
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainResult:
-    """What a run left behind.
-
-    Attributes:
-        checkpoint: the best weights, or the last ones where nothing was scored.
-        best: metrics of the best evaluation; empty where there was none.
-        last: metrics of the last one.
-        steps: how many steps the run has done.
-        images_per_s: of whole training, data included, evaluation not.
-        stopped: why it ended early: "", "patience", or "signal" and its number.
-        final_loss: the last step's; None where no step was left to do.
-        peak_mb: the most memory that the first process had.
-    """
-
-    checkpoint: Path
-    best: dict[str, float]
-    last: dict[str, float]
-    steps: int
-    images_per_s: float
-    stopped: str
-    final_loss: float | None
-    peak_mb: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain JSON values."""
-        return {
-            "checkpoint": str(self.checkpoint),
-            "best": self.best,
-            "last": self.last,
-            "steps": self.steps,
-            "images_per_s": round(self.images_per_s, 2),
-            "stopped": self.stopped,
-            "final_loss": None if self.final_loss is None else round(self.final_loss, 4),
-            "peak_mb": round(self.peak_mb),
-        }
-
-
-@dataclass(slots=True)
-class _State:
-    """What changes while a run goes on, and what a checkpoint holds beside weights and optimizer."""
-
-    step: int = 0
-    position: tuple[int, int] = (0, 0)
-    best: dict[str, float] = field(default_factory=dict)
-    last: dict[str, float] = field(default_factory=dict)
-    without_better: int = 0
 
 
 class Training:
@@ -145,7 +96,7 @@ class Training:
             network, base=self.course.ema_base, ramp=self.course.ema_ramp, move=nano.hardware.average
         )
         self._loss = nano.hardware.compile(yolox_loss)
-        self.state = _State()
+        self.state = RunState()
         self._fingerprint = ""
         if nano.is_global_zero:
             self._fingerprint = self._lock_data(folder / "data.lock")
@@ -158,6 +109,8 @@ class Training:
         self._trained_images = 0
         self._trained_s = 0.0
         self._recent: list[tuple[int, Tensor, list[int]]] = []
+        self._told: dict[str, float] = {}
+        self._watch = Watch(nano)
 
     # The loop.
 
@@ -178,8 +131,7 @@ class Training:
     def _run(self) -> TrainResult:
         stopped = ""
         last_losses: Losses | None = None
-        last_save = time.perf_counter()
-        with _signals() as asked_to_stop:
+        with self._watch.listening():
             while self.state.step < self.course.total_steps and not stopped:
                 last_phase = self.course.in_last_phase(self.state.step)
                 dataset = self.dataset.with_recipe(self.dataset.recipe.no_aug()) if last_phase else self.dataset  # type: ignore[union-attr]
@@ -187,18 +139,17 @@ class Training:
                     for losses in self._steps(loader):
                         last_losses = losses
                         self._after_step(losses)
-                        if asked_to_stop and self.nano.is_global_zero:
-                            stopped = f"signal {asked_to_stop[0]}"
+                        wishes = self._watch.end_step()
+                        if wishes.stop:
+                            stopped = f"signal {wishes.stop}"
                             break
                         if self._evaluation_is_due():
                             self._save()  # a signal while scoring must not cost the epoch
                             if self._evaluate():
                                 stopped = "patience"
                             self._save()
-                            last_save = time.perf_counter()
-                        elif time.perf_counter() - last_save > _SAVE_EVERY_S:
+                        elif wishes.save:
                             self._save()
-                            last_save = time.perf_counter()
                         if stopped or self.course.in_last_phase(self.state.step) != last_phase:
                             break
             self._check_losses()
@@ -213,7 +164,7 @@ class Training:
             images_per_s=self._trained_images / max(self._trained_s, 1e-9),
             stopped=stopped,
             final_loss=None if last_losses is None else float(last_losses.total.detach()),
-            peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            peak_mb=_peak_mb(),
         )
 
     def _open_loader(self, dataset: DetectionDataset) -> Loader:
@@ -232,6 +183,7 @@ class Training:
     def _take_steps(self, batches: Iterator[tuple[Tensor, Tensor, Batch]], steps_per_epoch: int) -> Iterator[Losses]:
         while self.state.step < self.course.total_steps:
             start = time.perf_counter()
+            self._watch.begin_step()
             for group in self._inner_optimizer.param_groups:
                 group["lr"] = self.curve(self.state.step)
             l1 = self.course.in_last_phase(self.state.step)
@@ -278,21 +230,33 @@ class Training:
     def _after_step(self, losses: Losses) -> None:
         """Tell what there is to tell."""
         step, total = self.state.step, self.course.total_steps
-        if self._progress is not None and self.nano.is_global_zero:
-            self._progress(step, total)
-        if not self._is_told(step):
+        if self._is_told(step):
+            self._check_losses()
+            self._told = {name: float(value.detach()) for name, value in losses._asdict().items()}
+        if not self.nano.is_global_zero:
             return
-        self._check_losses()
-        values = {name: float(value.detach()) for name, value in losses._asdict().items()}
-        values["lr"] = self.curve(step - 1)
-        values["images_per_s"] = round(self._trained_images / max(self._trained_s, 1e-9), 2)
-        values["epoch"] = round(step / self.course.steps_per_epoch, 3)
-        if self.nano.is_global_zero:
-            left = (total - step) * self.batch / max(values["images_per_s"], 1e-9)
-            _log.info(
+        images_per_s = self._trained_images / max(self._trained_s, 1e-9)
+        report = StepReport(
+            step=step,
+            total=total,
+            epoch=round(step / self.course.steps_per_epoch, 3),
+            images_per_s=round(images_per_s, 2),
+            left_s=(total - step) * self.batch / images_per_s if images_per_s else None,
+            lr=self.curve(step - 1),
+            memory_mb=_peak_mb(),
+            processes=self.nano.world_size,
+            losses=self._told,
+        )
+        if self._progress is not None:
+            self._progress(report)
+        if self._is_told(step):
+            values = {**self._told, "lr": report.lr, "images_per_s": report.images_per_s, "epoch": report.epoch}
+            # A display shows these already, and more often.
+            _log.log(
+                INFO if self._progress is None else DEBUG,
                 "step %d/%d epoch %.1f loss %.3f (iou %.2f obj %.2f cls %.2f l1 %.2f) lr %.2e, %.1f images/s, %s left",
                 step, total, values["epoch"], values["total"], values["iou"], values["objectness"], values["classes"],
-                values["l1"], values["lr"], values["images_per_s"], _clock(left),
+                values["l1"], values["lr"], values["images_per_s"], clock(report.left_s),
             )  # fmt: skip
             for callback in self.callbacks:
                 callback.on_step(step, values)
@@ -331,7 +295,7 @@ class Training:
         """Score the weights, keep the best; return whether patience has run out."""
         self._check_losses()
         network = self.average.model if self.config.ema else self.network
-        _average_norms(self.nano, network)
+        self._average_norms()
         start = time.perf_counter()
         metrics = score_model(self.nano, network, self.spec, self.held_out)
         values = {"AP": metrics.AP, "AP50": metrics.AP50, "AP75": metrics.AP75, "AR100": metrics.AR100}
@@ -360,9 +324,16 @@ class Training:
 
     # Saving and going on.
 
+    def _average_norms(self) -> None:
+        """Give all processes the same batch-norm statistics: those that are scored, saved and taken up again."""
+        networks = (self.network, self.average.model) if self.config.ema else (self.network,)
+        average_norms(self.nano, *networks, leave=self.config.freeze)
+
     def _save(self) -> None:
         """Write `last.pt` (all that --resume needs) and `last.safetensors` (the weights to use)."""
         self._check_losses()
+        self._average_norms()
+        self._watch.note_saved()
         if not self.nano.is_global_zero:
             return
         norms = torch._foreach_norm([p.detach() for p in self.network.parameters()])
@@ -413,8 +384,6 @@ class Training:
         changes = []
         if self._fingerprint and saved["data"] != self._fingerprint:
             changes.append("the data")
-        if self.nano.is_distributed:
-            changes.append("each process's own batch-norm statistics, of which the first one's were saved")
         if saved["world_size"] != self.nano.world_size:
             changes.append(f"the number of processes ({saved['world_size']} then, {self.nano.world_size} now)")
         if saved["threads"] != torch.get_num_threads():
@@ -427,7 +396,7 @@ class Training:
         self._inner_optimizer.load_state_dict(saved["optimizer"])
         self.nano.load_scaler_state(saved["scaler"])
         torch.set_rng_state(saved["rng"])
-        self.state = _State(
+        self.state = RunState(
             step=saved["step"],
             position=(saved["position"][0], saved["position"][1]),
             best=saved["best"],
@@ -465,40 +434,8 @@ class Training:
         return max(int(self.nano.broadcast(batch)) // share, 1) * share
 
 
-def _average_norms(nano: TorchNano, network: nn.Module) -> None:
-    """Give every process the mean of all processes' batch-norm statistics, as each has seen other images."""
-    if not nano.is_distributed:
-        return
-    for name, buffer in network.named_buffers():
-        if name.endswith(("running_mean", "running_var")):
-            buffer.copy_(nano.all_reduce(buffer))
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Collect SIGTERM and Ctrl-C instead of dying of them, so that the step ends and a checkpoint is written."""
-    asked: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        if asked and number == signal.SIGINT:  # a second Ctrl-C means now
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def run_worker(
@@ -516,4 +453,7 @@ def run_worker(
         log.configure("normal" if nano.is_global_zero else "quiet")
         log.get_logger().setLevel(level if nano.is_global_zero else max(level, WARNING))
     with taking_up(nano, config) as config:
-        return Training(nano, config, callbacks, progress).run()
+        result = Training(nano, config, callbacks, progress).run()
+        if nano.is_global_zero:  # where the starting process is interrupted, this is how it learns of the result
+            (config.output_dir / RESULT).write_text(json.dumps(result.to_dict()) + "\n", encoding="utf-8")
+        return result

@@ -1,0 +1,72 @@
+"""When a run stops early or saves in between: signals and the clock, and all processes at the same step."""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NamedTuple
+
+from boxwright.accel.agreement import Agreement
+from boxwright.accel.nano import TorchNano
+
+_SAVE_EVERY_S = 300
+
+
+class Wishes(NamedTuple):
+    """What is to be done after a step: stop because of a signal (its number, or 0), save because time has passed."""
+
+    stop: int
+    save: bool
+
+
+class Watch:
+    """Notes signals and the time since the last checkpoint; what follows is done by all processes after one step.
+
+    Call `begin_step` and `end_step` around every step.
+    """
+
+    def __init__(self, nano: TorchNano) -> None:
+        self._nano = nano
+        self._agreement = Agreement(nano)
+        self._signals: list[int] = []
+        self._saved_s = time.perf_counter()
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Collect SIGTERM and Ctrl-C instead of dying of them, so that the step ends and a checkpoint is written."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def begin_step(self) -> None:
+        """Tell the others what this process has noted."""
+        if self._nano.is_distributed:
+            self._agreement.propose(*self._own_wishes())
+
+    def end_step(self) -> Wishes:
+        """Return what every process does now."""
+        if not self._nano.is_distributed:
+            return self._own_wishes()
+        stop, save = self._agreement.result()
+        return Wishes(stop, bool(save))
+
+    def note_saved(self) -> None:
+        """Start the time until the next checkpoint anew."""
+        self._saved_s = time.perf_counter()
+
+    def _own_wishes(self) -> Wishes:
+        due = self._nano.is_global_zero and time.perf_counter() - self._saved_s > _SAVE_EVERY_S
+        return Wishes(self._signals[0] if self._signals else 0, due)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        if self._signals and number == signal.SIGINT:  # a second Ctrl-C means now
+            raise KeyboardInterrupt
+        self._signals.append(number)
