@@ -62,14 +62,13 @@ class SendProgress:
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._socket: socket.socket | None = None
 
     def __call__(self, report: StepReport) -> None:
         """Send a report, without waiting."""
-        if self._socket is None:  # made here, in the process that sends
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        with suppress(OSError):  # nobody listens any more, is too slow, or is on another machine
-            self._socket.sendto(json.dumps(asdict(report)).encode(), self._address)
+        # A new socket each time: it costs microseconds, and there is nothing to close or to carry to other processes.
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
+            # Refused where nobody listens any more, is too slow, or is on another machine.
+            sender.sendto(json.dumps(asdict(report)).encode(), self._address)
 
 
 @contextmanager
