@@ -2,23 +2,62 @@
 
 import json
 import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from support.models import two_inputs
 from support.networks import lively_nano
 
 from boxwright.core import catalogue
-from boxwright.core.errors import CheckpointError
+from boxwright.core.errors import CheckpointError, MissingDependencyError, UsageError
 from boxwright.core.spec import Spec
+from boxwright.core.types import Precision
 from boxwright.detector.yolox import Yolox
 from boxwright.recipes.models import open_model
-from boxwright.runtimes.artifact import open_artifact, read_artifact, write_artifact
+from boxwright.runtimes.artifact import open_artifact, open_graph, read_artifact, read_golden, write_artifact
+from boxwright.runtimes.base import Choice, Graph, Session, Tuning
+from boxwright.runtimes.calibrate import Calibration
+from boxwright.runtimes.parity import BOUNDS, distance
+from boxwright.runtimes.source import Source
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 SPEC = Spec(model="yolox_nano", names=("a", "b", "c"), size_hw=(64, 96), category_ids=(2, 4, 8))
+NAMES = catalogue.names("runtime")
+# Runtimes that have no fp32.
+PRECISIONS = {"int8": Precision.INT8}
+
+
+@dataclass(frozen=True)
+class Converted:
+    """An artifact folder of one runtime; tests must not change it."""
+
+    choice: Choice
+    folder: Path
+
+    @property
+    def bound(self) -> float:
+        return BOUNDS[self.choice.precision]
+
+
+def _images(count: int) -> NDArray[np.float32]:
+    return np.random.default_rng(count).uniform(0, 255, (count, 3, 64, 96)).astype(np.float32)
+
+
+def _convert(name: str, source: Source, folder: Path, spec: Spec | None) -> Converted:
+    choice = Choice(runtime=name, precision=PRECISIONS.get(name, Precision.FP32))
+    calibration = None
+    if choice.precision is Precision.INT8:
+        calibration = Calibration(samples=[tuple(t.numpy() for t in source.example)])
+    try:
+        write_artifact(source, choice, folder, spec=spec, calibration=calibration)
+    except MissingDependencyError as error:
+        pytest.skip(str(error))
+    return Converted(choice, folder)
 
 
 @pytest.fixture(scope="module")
@@ -26,47 +65,112 @@ def network() -> Yolox:
     return lively_nano()
 
 
-@pytest.fixture(scope="module", params=catalogue.names("runtime"))
-def converted(request: pytest.FixtureRequest, network: Yolox, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The artifact folder of one runtime; tests must not change it."""
+@pytest.fixture(scope="module", params=NAMES)
+def converted(request: pytest.FixtureRequest, network: Yolox, tmp_path_factory: pytest.TempPathFactory) -> Converted:
+    """A detector, converted from an example of one image with a free batch."""
+    source = Source.of(network, (_images(1),))
+    return _convert(request.param, source, tmp_path_factory.mktemp(request.param) / "artifact", SPEC)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Source, Graph]]:
+    """A model that is no detector: two inputs, one by keyword, and nested outputs."""
+    rng = np.random.default_rng(0)
+    image, vector = rng.normal(size=(2, 3, 8, 8)).astype(np.float32), rng.normal(size=(2, 5)).astype(np.float32)
+    source = Source.of(two_inputs(), (image,), {"vector": vector})
     folder = tmp_path_factory.mktemp(request.param) / "artifact"
-    write_artifact(network, SPEC, folder, runtime=request.param)
-    return folder
+    _convert(request.param, source, folder, None)
+    graph = open_graph(folder)
+    yield source, graph
+    graph.close()
+
+
+@pytest.fixture(scope="module")
+def session(converted: Converted) -> Iterator[Session]:
+    """The detector, opened; tests share it."""
+    opened = open_artifact(converted.folder)
+    yield opened
+    opened.close()
 
 
 @pytest.fixture
-def copied(converted: Path, tmp_path: Path) -> Path:
+def copied(converted: Converted, tmp_path: Path) -> Path:
     """A copy that a test may change, in another place than the one it was written to."""
-    return Path(shutil.copytree(converted, tmp_path / "moved"))
-
-
-def _images(count: int) -> NDArray[np.float32]:
-    return np.random.default_rng(count).uniform(0, 255, (count, 3, 64, 96)).astype(np.float32)
+    return Path(shutil.copytree(converted.folder, tmp_path / "moved"))
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_the_session_gives_the_models_output(converted: Path, network: Yolox, count: int) -> None:
+def test_the_session_gives_the_models_output(
+    converted: Converted, session: Session, network: Yolox, count: int
+) -> None:
     images = _images(count)
     with torch.inference_mode():
         expected = torch.cat(tuple(network(torch.from_numpy(images))), dim=2).numpy()
-    output = open_artifact(converted)(images)
+    output = session(images)
     assert output.dtype == np.float32
     assert output.shape == (count, SPEC.num_anchors, 8)
-    np.testing.assert_allclose(output, expected, rtol=0, atol=1e-3)
+    assert distance([output], [expected]) < converted.bound
 
 
-def test_images_that_lie_channels_last_give_the_same(converted: Path) -> None:
-    session, images = open_artifact(converted), _images(2)
+def test_any_model_gives_its_outputs_in_its_own_form(other: tuple[Source, Graph]) -> None:
+    source, graph = other
+    assert [p.name for p in graph.signature.inputs] == ["image", "vector"]
+    rng = np.random.default_rng(3)
+    image, vector = rng.normal(size=(2, 3, 8, 8)).astype(np.float32), rng.normal(size=(2, 5)).astype(np.float32)
+    outputs = graph.run(graph.signature.flatten_call((image,), {"vector": vector}))
+    expected = source.run([image, vector])
+    assert [(a.shape, a.dtype) for a in outputs] == [(a.shape, a.dtype) for a in expected]
+    assert distance([outputs[0], outputs[2]], [expected[0], expected[2]]) < 0.1
+    result = graph.signature.build_result(outputs)
+    assert result["pair"].best is outputs[1]
+    assert result["maps"][0] is outputs[2]
+
+
+def test_many_requests_come_back_in_their_order(other: tuple[Source, Graph]) -> None:
+    _, graph = other
+    rng = np.random.default_rng(4)
+    requests = [
+        (rng.normal(size=(2, 3, 8, 8)).astype(np.float32), rng.normal(size=(2, 5)).astype(np.float32)) for _ in range(5)
+    ]
+    together = list(graph.run_all(iter(requests)))
+    assert len(together) == 5
+    for request, outputs in zip(requests, together, strict=True):
+        np.testing.assert_allclose(outputs[2], graph.run(request)[2], rtol=0, atol=1e-4)
+
+
+def test_a_call_built_otherwise_is_refused(other: tuple[Source, Graph]) -> None:
+    _, graph = other
+    with pytest.raises(UsageError, match="was converted for a call built like"):
+        graph.signature.flatten_call((np.zeros((2, 3, 8, 8), np.float32),))
+
+
+def test_images_that_lie_channels_last_give_the_same(session: Session) -> None:
+    images = _images(2)
     channels_last = np.ascontiguousarray(images.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
     np.testing.assert_allclose(session(channels_last), session(images), rtol=0, atol=1e-4)
 
 
-def test_an_output_stays_as_it_is_when_the_session_runs_again(converted: Path) -> None:
-    session = open_artifact(converted)
+def test_images_that_must_not_be_written_to_are_taken(session: Session) -> None:
+    images = _images(1)
+    expected = session(images)
+    images.flags.writeable = False
+    np.testing.assert_array_equal(session(images), expected)
+
+
+def test_an_output_stays_as_it_is_when_the_session_runs_again(session: Session) -> None:
     first = session(_images(1))
     kept = first.copy()
     session(_images(1) / 2)
     np.testing.assert_array_equal(first, kept)
+
+
+def test_threads_of_one_graph_are_not_those_of_the_process(converted: Converted, session: Session) -> None:
+    images, before = _images(1), torch.get_num_threads()
+    graph = open_graph(converted.folder, Tuning(threads=2))
+    outputs = graph.run([images])
+    graph.close()
+    assert torch.get_num_threads() == before
+    assert distance([np.concatenate(outputs, axis=2)], [session(images)]) < 1e-3
 
 
 def test_the_folder_can_be_moved_and_needs_nothing_else(copied: Path) -> None:
@@ -75,34 +179,54 @@ def test_the_folder_can_be_moved_and_needs_nothing_else(copied: Path) -> None:
     assert session(_images(1)).shape == (1, SPEC.num_anchors, 8)
 
 
-def test_converting_leaves_the_model_as_it_was(tmp_path: Path, converted: Path, network: Yolox) -> None:
-    # By now the model has been converted; only its memory layout may have changed.
+def test_converting_leaves_the_model_as_it_was(converted: Converted, network: Yolox) -> None:
     fresh = lively_nano()
     assert not network.training
     for (key, value), original in zip(network.state_dict().items(), fresh.state_dict().values(), strict=True):
         assert torch.equal(value, original), key
 
 
-def test_a_closed_session_says_so(converted: Path) -> None:
-    session = open_artifact(converted)
+def test_a_closed_session_says_so(converted: Converted) -> None:
+    session = open_artifact(converted.folder)
     session.close()
     session.close()
     with pytest.raises(CheckpointError, match="session is closed"):
         session(_images(1))
 
 
-def test_every_file_is_under_a_hash(converted: Path) -> None:
-    on_disk = {path.name for path in converted.iterdir()} - {"artifact.json"}
-    assert set(read_artifact(converted).files) == on_disk != set()
+def test_the_golden_pair_is_the_original_models(converted: Converted, network: Yolox) -> None:
+    inputs, outputs = read_golden(converted.folder)
+    np.testing.assert_array_equal(inputs[0], _images(1))
+    with torch.inference_mode():
+        expected = [t.numpy() for t in network(torch.from_numpy(inputs[0]))]
+    assert distance(outputs, expected) < 1e-4
+    artifact = read_artifact(converted.folder)
+    assert artifact.distance is not None
+    assert artifact.distance < converted.bound
+    assert artifact.choice == converted.choice
+
+
+def test_a_precision_that_a_runtime_lacks_is_refused(tmp_path: Path, converted: Converted) -> None:
+    source = Source.of(two_inputs(), (torch.zeros(1, 3, 8, 8),), {"vector": torch.zeros(1, 5)})
+    choice = Choice(runtime=converted.choice.runtime, precision=Precision.FP64)
+    with pytest.raises(UsageError, match="precision"):
+        write_artifact(source, choice, tmp_path / "art")
+
+
+def test_every_file_is_under_a_hash(converted: Converted) -> None:
+    on_disk = {str(path.relative_to(converted.folder)) for path in converted.folder.rglob("*") if path.is_file()}
+    assert set(read_artifact(converted.folder).files) == on_disk - {"artifact.json"} != set()
 
 
 def test_a_changed_file_is_refused(copied: Path) -> None:
-    (name, *_) = read_artifact(copied).files
-    data = bytearray((copied / name).read_bytes())
-    data[len(data) // 2] ^= 1
-    (copied / name).write_bytes(data)
-    with pytest.raises(CheckpointError, match=rf"{name}' of the artifact .* has changed"):
-        open_artifact(copied)
+    for name in read_artifact(copied).files:
+        data = (copied / name).read_bytes()
+        changed = bytearray(data)
+        changed[len(data) // 2] ^= 1
+        (copied / name).write_bytes(changed)
+        with pytest.raises(CheckpointError, match=rf"{name}' of the artifact .* has changed"):
+            open_artifact(copied)
+        (copied / name).write_bytes(data)
 
 
 def test_a_missing_file_is_refused(copied: Path) -> None:
@@ -112,8 +236,9 @@ def test_a_missing_file_is_refused(copied: Path) -> None:
         open_artifact(copied)
 
 
-def test_a_newer_format_is_refused(copied: Path) -> None:
+@pytest.mark.parametrize(("step", "word"), [(1, "newer"), (-1, "older")])
+def test_another_format_is_refused(copied: Path, step: int, word: str) -> None:
     description = json.loads((copied / "artifact.json").read_text())
-    (copied / "artifact.json").write_text(json.dumps(description | {"format": description["format"] + 1}))
-    with pytest.raises(CheckpointError, match="newer Boxwright"):
+    (copied / "artifact.json").write_text(json.dumps(description | {"format": description["format"] + step}))
+    with pytest.raises(CheckpointError, match=f"{word} Boxwright"):
         open_artifact(copied)

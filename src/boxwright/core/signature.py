@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -86,6 +86,14 @@ class Signature:
     def free_batch(self) -> bool:
         """Whether the first axis of every input may have any size."""
         return all(p.shape and p.shape[0] is None for p in self.inputs)
+
+    def with_batch(self, batch: int) -> "Signature":
+        """Return the same with one batch size where any went."""
+        inputs, outputs = (
+            tuple(replace(p, shape=(batch, *p.shape[1:])) if p.shape and p.shape[0] is None else p for p in ports)
+            for ports in (self.inputs, self.outputs)
+        )
+        return replace(self, inputs=inputs, outputs=outputs)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the signature as plain JSON values."""

@@ -85,9 +85,10 @@ def write_artifact(
     recipe = back_end.convert(source, choice, folder, calibration)
     inputs = [np.asarray(a) for a in (golden if golden is not None else source.example)]
     expected = source.run(inputs)
-    graph = back_end.load(folder, choice, source.signature, Tuning())
+    signature = source.signature if "batch" not in recipe else source.signature.with_batch(recipe["batch"])
+    graph = back_end.load(folder, choice, signature, Tuning())
     try:
-        found = distance(graph.run(source.signature.check(inputs)), expected)
+        found = distance(graph.run(signature.check(inputs)), expected)
     finally:
         graph.close()
     arrays = {f"input_{i}": a for i, a in enumerate(inputs)} | {f"output_{i}": a for i, a in enumerate(expected)}
@@ -95,7 +96,7 @@ def write_artifact(
     packages = ("boxwright", "numpy", *find("runtime", choice.runtime).packages)
     artifact = Artifact(
         choice=choice,
-        signature=source.signature,
+        signature=signature,
         spec=spec,
         files={str(p.relative_to(folder)): _sha256(p) for p in sorted(folder.rglob("*")) if p.is_file()},
         versions={p: _version(p) for p in packages},

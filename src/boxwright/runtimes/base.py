@@ -107,7 +107,8 @@ class Runtime(Protocol):
     def convert(self, source: Any, choice: Choice, folder: Path, calibration: Calibration | None) -> dict[str, Any]:
         """Write everything that `load` needs into the folder; return how it was done, as plain JSON values.
 
-        `source` is a `runtimes.source.Source`. `calibration` is there when the precision is int8.
+        `source` is a `runtimes.source.Source`. `calibration` is there when the precision is int8. An entry "batch"
+        in what is returned says that only this batch size runs; the artifact's signature will say so too.
 
         Raises:
             ConversionError: the model can't be converted.

@@ -1,6 +1,5 @@
 """PyTorch as it is: the network runs op by op."""
 
-from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,16 @@ from numpy.typing import NDArray
 from torch import nn
 
 from boxwright.core.errors import CheckpointError
-from boxwright.core.signature import Array, Signature
+from boxwright.core.signature import Signature
 from boxwright.core.spec import Spec
-from boxwright.runtimes.base import Choice, Tuning, one_by_one
+from boxwright.core.types import Precision
+from boxwright.runtimes.base import Choice, Tuning
 from boxwright.runtimes.calibrate import Calibration
+from boxwright.runtimes.program import ModuleGraph, check_offer, load_program, prepare, save_program
 from boxwright.runtimes.source import Source
 
-_PROGRAM = "program.pt2"
+_PRECISIONS = (Precision.FP32, Precision.BF16)
+_MODES = ("", "plain")
 
 
 class EagerSession:
@@ -44,54 +46,20 @@ class EagerSession:
 
 
 class EagerRuntime:
-    """Keeps the traced operators and weights in one file, and runs them one by one."""
+    """Keeps the operators and weights in one file, and runs them one by one.
+
+    Mode "" folds batch norms into the convolutions before them; "plain" leaves the model as it is.
+    """
 
     name = "eager"
 
     def convert(self, source: Source, choice: Choice, folder: Path, calibration: Calibration | None) -> dict[str, Any]:
         """Write the exported program."""
-        program = export_program(source, source.flat())
-        torch.export.save(program, folder / _PROGRAM)
-        return {}
+        check_offer(choice, calibration, precisions=_PRECISIONS, modes=_MODES)
+        module, recipe = prepare(source, choice, fold=choice.mode != "plain")
+        return recipe | save_program(source, module, folder)
 
-    def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> "EagerGraph":
+    def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> ModuleGraph:
         """Return a graph over the program's operators."""
-        try:
-            module = torch.export.load(folder / _PROGRAM).module()
-        except (RuntimeError, OSError, ValueError) as error:
-            raise CheckpointError(f"{str(folder / _PROGRAM)!r} can't be loaded: {error}") from error
-        return EagerGraph(module, signature)
-
-
-class EagerGraph:
-    """A torch module behind the graph seam."""
-
-    def __init__(self, module: nn.Module, signature: Signature) -> None:
-        self.signature = signature
-        self._module: nn.Module | None = module
-
-    def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        """Return the outputs for flat inputs."""
-        if self._module is None:
-            raise CheckpointError("This session is closed. Load the model again.")
-        with torch.inference_mode():
-            outputs = self._module(*(torch.from_numpy(np.ascontiguousarray(a)) for a in inputs))
-        return tuple(t.numpy() for t in outputs)
-
-    def run_all(self, requests: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:
-        """Yield the outputs of many requests, one after the other."""
-        return one_by_one(self, requests)
-
-    def close(self) -> None:
-        """Let go of the module."""
-        self._module = None
-
-
-def export_program(source: Source, module: nn.Module) -> Any:
-    """Return the exported program of a flat module, with a free batch where the source's is free."""
-    batch = torch.export.Dim("batch")
-    free = source.signature.free_batch
-    # A free axis of size 1 would be taken for fixed.
-    example = tuple(torch.cat((t, t)) if free and t.shape[0] == 1 else t for t in source.example)
-    shapes = (tuple({0: batch} for _ in example),) if free else None
-    return torch.export.export(module, example, dynamic_shapes=shapes, strict=False)
+        module = load_program(folder, channels_last=choice.channels_last)
+        return ModuleGraph(module, signature, tuning, keep_layout=choice.channels_last)

@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from support.networks import lively_nano
 from support.toy import save_toy_onnx, toy_spec
 
@@ -11,6 +12,8 @@ from boxwright.detector.weights import save_weights
 from boxwright.recipes.info import describe
 from boxwright.recipes.models import ModelOptions
 from boxwright.runtimes.artifact import write_artifact
+from boxwright.runtimes.base import Choice
+from boxwright.runtimes.source import Source
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
@@ -58,7 +61,8 @@ def test_a_checkpoint_is_described_with_its_file(tmp_path: Path) -> None:
 
 def test_an_artifact_folder_is_described_as_a_whole(tmp_path: Path) -> None:
     spec = Spec(model="yolox_nano", names=("a", "b", "c"), size_hw=(64, 64))
-    write_artifact(lively_nano(), spec, tmp_path / "art", runtime="eager")
+    source = Source.of(lively_nano(), (torch.zeros(1, 3, 64, 64),))
+    write_artifact(source, Choice(runtime="eager"), tmp_path / "art", spec=spec)
     info = describe(tmp_path / "art")
     assert (info.kind, info.spec) == ("artifact", spec)
     assert info.file_mb == pytest.approx(sum(p.stat().st_size for p in (tmp_path / "art").iterdir()) / 1e6)

@@ -1,25 +1,40 @@
 import json
+import shutil
 import stat
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from support.networks import lively_nano
 
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.spec import Spec
-from boxwright.core.types import Precision
 from boxwright.recipes.models import ModelOptions, open_model
 from boxwright.runtimes.artifact import is_artifact, read_artifact, write_artifact
+from boxwright.runtimes.base import Choice
+from boxwright.runtimes.source import Source
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 SPEC = Spec(model="yolox_nano", names=("a", "b", "c"), size_hw=(64, 64), category_ids=(1, 5, 7))
 
 
+@pytest.fixture(scope="module")
+def source() -> Source:
+    return Source.of(lively_nano(), (torch.zeros(1, 3, 64, 64),))
+
+
+@pytest.fixture(scope="module")
+def written(source: Source, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("written") / "art"
+    write_artifact(source, Choice(runtime="eager"), folder, spec=SPEC)
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    write_artifact(lively_nano(), SPEC, tmp_path / "art", runtime="eager")
-    return tmp_path / "art"
+def folder(written: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    return Path(shutil.copytree(written, tmp_path / "art"))
 
 
 def _change(folder: Path, **values: object) -> None:
@@ -30,9 +45,10 @@ def _change(folder: Path, **values: object) -> None:
 def test_the_description_says_what_the_folder_holds(folder: Path) -> None:
     assert is_artifact(folder)
     artifact = read_artifact(folder)
-    assert (artifact.runtime, artifact.precision, artifact.spec) == ("eager", Precision.FP32, SPEC)
-    assert list(artifact.files) == ["weights.safetensors"]
-    assert set(artifact.versions) == {"boxwright", "numpy", "torch", "safetensors"}
+    assert (artifact.choice, artifact.spec) == (Choice(runtime="eager"), SPEC)
+    assert list(artifact.files) == ["golden.npz", "program.pt2"]
+    assert {"boxwright", "numpy", "torch"} <= set(artifact.versions)
+    assert artifact.recipe["folded"] > 0
     assert all(text[0].isdigit() for package, text in artifact.versions.items() if package != "boxwright")
 
 
@@ -41,16 +57,16 @@ def test_every_file_may_be_read_by_whoever_may_read_the_description(folder: Path
     assert len(modes) == 1
 
 
-def test_a_folder_that_is_in_use_is_not_written_to(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_in_use_is_not_written_to(source: Source, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for taken in (folder, tmp_path / "file"):
         with pytest.raises(UsageError, match="is no empty folder"):
-            write_artifact(lively_nano(), SPEC, taken, runtime="eager")
+            write_artifact(source, Choice(runtime="eager"), taken, spec=SPEC)
 
 
-def test_an_unknown_runtime_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_an_unknown_runtime_is_refused_before_anything_is_written(source: Source, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"Unknown runtime 'eagre'\. Did you mean 'eager'"):
-        write_artifact(lively_nano(), SPEC, tmp_path / "art", runtime="eagre")
+        write_artifact(source, Choice(runtime="eagre"), tmp_path / "art", spec=SPEC)
     assert not (tmp_path / "art").exists()
 
 
@@ -60,7 +76,9 @@ def test_an_unknown_runtime_is_refused_before_anything_is_written(tmp_path: Path
         {"spec": []},
         {"spec": {}},
         {"files": 3},
-        {"precision": "33"},
+        {"choice": {"runtime": "eager", "precision": "33", "channels_last": False, "mode": ""}},
+        {"choice": {}},
+        {"signature": {}},
         {"format": "new"},
         {"spec": {"names": [], "size_hw": [64, 64]}},
     ],

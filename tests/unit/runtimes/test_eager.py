@@ -2,14 +2,32 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from support.models import two_inputs
 from support.networks import lively_nano
+from torch import Tensor, nn
 
 from boxwright.core.errors import CheckpointError, ConversionError, UsageError
+from boxwright.core.signature import Array
 from boxwright.core.spec import Spec
+from boxwright.core.types import Precision
+from boxwright.runtimes.artifact import open_graph, read_artifact, write_artifact
+from boxwright.runtimes.base import Choice, Tuning
 from boxwright.runtimes.eager import EagerRuntime, EagerSession
+from boxwright.runtimes.parity import BOUNDS, distance
+from boxwright.runtimes.source import Source
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 SPEC = Spec(model="yolox_nano", names=("a", "b", "c"), size_hw=(64, 64))
+
+
+def _source() -> Source:
+    return Source.of(two_inputs(), (torch.randn(2, 3, 8, 8),), {"vector": torch.randn(2, 5)})
+
+
+def _inputs(rows: int) -> list[Array]:
+    rng = np.random.default_rng(rows)
+    return [rng.normal(size=(rows, 3, 8, 8)).astype(np.float32), rng.normal(size=(rows, 5)).astype(np.float32)]
 
 
 def test_a_network_left_in_training_mode_is_run_as_for_predicting() -> None:
@@ -18,27 +36,83 @@ def test_a_network_left_in_training_mode_is_run_as_for_predicting() -> None:
     np.testing.assert_array_equal(EagerSession(lively_nano().train(), SPEC)(images), expected)
 
 
-def test_outputs_that_the_network_does_not_give_are_not_promised(tmp_path: Path) -> None:
-    spec = Spec(model="yolox_nano", names=("a", "b", "c"), size_hw=(64, 64), output="decoded")
-    with pytest.raises(ConversionError, match="output='decoded'"):
-        EagerRuntime().convert(lively_nano(), spec, tmp_path)
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_every_choice_stays_within_its_bound(tmp_path: Path, precision: Precision, channels_last: bool) -> None:
+    source, choice = _source(), Choice(runtime="eager", precision=precision, channels_last=channels_last)
+    artifact = write_artifact(source, choice, tmp_path / "art")
+    assert artifact.recipe == {"folded": 1}
+    graph = open_graph(tmp_path / "art")
+    for rows in (1, 4):
+        outputs, expected = graph.run(_inputs(rows)), source.run(_inputs(rows))
+        assert [a.dtype for a in outputs] == [a.dtype for a in expected]
+        assert distance([outputs[0], outputs[2]], [expected[0], expected[2]]) < BOUNDS[precision]
+        assert (distance([outputs[2]], [expected[2]]) > 1e-5) == (precision is Precision.BF16)
 
 
-def test_a_network_of_no_known_name_cannot_be_rebuilt(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="Unknown model 'mine'"):
-        EagerRuntime().convert(lively_nano(), Spec(model="mine", names=("a",), size_hw=(64, 64)), tmp_path)
+def test_plain_is_the_model_as_it_is(tmp_path: Path) -> None:
+    source = _source()
+    artifact = write_artifact(source, Choice(runtime="eager", mode="plain"), tmp_path / "art")
+    assert artifact.recipe == {}
+    for output, expected in zip(open_graph(tmp_path / "art").run(_inputs(2)), source.run(_inputs(2)), strict=True):
+        np.testing.assert_array_equal(output, expected)
 
 
-def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
-    EagerRuntime().convert(lively_nano(), SPEC, tmp_path)
-    other = Spec(model="yolox_nano", names=("a", "b"), size_hw=(64, 64))
-    with pytest.raises(CheckpointError, match="don't fit yolox_nano"):
-        EagerRuntime().load(tmp_path, other)
+class FixedBatch(nn.Module):
+    """Its code names the batch size."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape(2, 3, 4) * 2 if x.shape[0] == 2 else x.reshape(-1, 3, 4) * 2
 
 
-def test_broken_and_missing_weights_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="don't fit yolox_nano"):
-        EagerRuntime().load(tmp_path, SPEC)
-    (tmp_path / "weights.safetensors").write_text("hello")
-    with pytest.raises(CheckpointError, match="don't fit yolox_nano"):
-        EagerRuntime().load(tmp_path, SPEC)
+def test_a_batch_that_the_code_fixes_is_told_in_the_signature(tmp_path: Path) -> None:
+    source = Source.of(FixedBatch(), (torch.randn(2, 12),))
+    assert source.signature.free_batch
+    write_artifact(source, Choice(runtime="eager"), tmp_path / "art")
+    signature = read_artifact(tmp_path / "art").signature
+    assert [p.shape for p in signature.inputs + signature.outputs] == [(2, 12), (2, 3, 4)]
+    with pytest.raises(UsageError, match=r"takes the shape \(2, 12\)"):
+        open_graph(tmp_path / "art").signature.check([np.zeros((3, 12), np.float32)])
+
+
+class Branching(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1 if x.sum() > 0 else x - 1
+
+
+def test_code_that_cannot_be_exported_is_a_conversion_error(tmp_path: Path) -> None:
+    with pytest.raises(ConversionError, match=r"torch\.export can't follow the model's code"):
+        write_artifact(Source.of(Branching(), (torch.ones(2, 3),)), Choice(runtime="eager"), tmp_path / "art")
+
+
+def test_a_choice_that_is_not_offered_is_refused_with_those_that_are(tmp_path: Path) -> None:
+    for choice, message in (
+        (Choice(runtime="eager", precision=Precision.FP16), "no precision '16'. It offers: 32, bf16"),
+        (Choice(runtime="eager", mode="fast"), "no mode 'fast'. It offers: '', 'plain'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            EagerRuntime().convert(_source(), choice, tmp_path, None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_output_that_is_an_input_belongs_to_the_caller(tmp_path: Path) -> None:
+    write_artifact(Source.of(nn.Identity(), (torch.zeros(2, 3),)), Choice(runtime="eager"), tmp_path / "art")
+    given = np.ones((2, 3), np.float32)
+    (output,) = open_graph(tmp_path / "art").run([given])
+    output += 1
+    assert given.max() == 1
+
+
+def test_streams_are_refused(tmp_path: Path) -> None:
+    write_artifact(Source.of(nn.Identity(), (torch.zeros(2, 3),)), Choice(runtime="eager"), tmp_path / "art")
+    with pytest.raises(UsageError, match="streams=2 does not apply"):
+        open_graph(tmp_path / "art", Tuning(streams=2))
+
+
+def test_broken_and_missing_programs_are_refused(tmp_path: Path) -> None:
+    signature = _source().signature
+    with pytest.raises(CheckpointError, match=r"program\.pt2' can't be loaded"):
+        EagerRuntime().load(tmp_path, Choice(runtime="eager"), signature, Tuning())
+    (tmp_path / "program.pt2").write_text("hello")
+    with pytest.raises(CheckpointError, match=r"program\.pt2' can't be loaded"):
+        EagerRuntime().load(tmp_path, Choice(runtime="eager"), signature, Tuning())

@@ -1,0 +1,220 @@
+"""What the torch-based runtimes share: a model made ready for a choice, exported, saved, and run behind the seam."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from boxwright.core.errors import CheckpointError, ConversionError, UsageError
+from boxwright.core.signature import Array, Signature
+from boxwright.core.types import Precision
+from boxwright.runtimes.base import Choice, Tuning, one_by_one
+from boxwright.runtimes.calibrate import Calibration
+from boxwright.runtimes.fold import fold_batch_norms
+from boxwright.runtimes.source import Source
+
+PROGRAM = "program.pt2"
+
+
+class BorderModule(nn.Module):
+    """A flat model in another number format or memory layout that still takes and gives what the original did."""
+
+    def __init__(self, module: nn.Module, *, dtype: torch.dtype | None = None, channels_last: bool = False) -> None:
+        super().__init__()
+        self.inner = module
+        self.dtype = dtype
+        self.channels_last = channels_last
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Return the inner model's outputs, those in the inner format as float32."""
+        outputs = self.inner(*(self._enter(t) for t in tensors))
+        return tuple(t.float() if self.dtype is not None and t.dtype == self.dtype else t for t in outputs)
+
+    def _enter(self, tensor: Tensor) -> Tensor:
+        if self.dtype is not None and tensor.is_floating_point():
+            tensor = tensor.to(self.dtype)
+        if self.channels_last and tensor.ndim == 4:
+            tensor = tensor.contiguous(memory_format=torch.channels_last)
+        return tensor
+
+
+def check_offer(
+    choice: Choice,
+    calibration: Calibration | None,
+    *,
+    precisions: Sequence[Precision],
+    modes: Sequence[str] = ("",),
+) -> None:
+    """Refuse a choice that a runtime does not offer.
+
+    Raises:
+        UsageError: the precision or mode is not among those offered, or int8 comes without calibration inputs.
+    """
+    if choice.precision not in precisions:
+        known = ", ".join(str(p) for p in precisions)
+        raise UsageError(f"Runtime {choice.runtime!r} has no precision {str(choice.precision)!r}. It offers: {known}.")
+    if choice.mode not in modes:
+        known = ", ".join(repr(m) for m in modes)
+        raise UsageError(f"Runtime {choice.runtime!r} has no mode {choice.mode!r}. It offers: {known}.")
+    if choice.precision is Precision.INT8 and calibration is None:
+        raise UsageError(
+            "An int8 conversion needs calibration inputs. Give images of your own data (--calibration PATH)."
+        )
+
+
+def prepare(source: Source, choice: Choice, *, fold: bool = True) -> tuple[nn.Module, dict[str, Any]]:
+    """Return a copy of the source's model in the choice's number format and layout, and what was done to it."""
+    module: nn.Module = source.flat()
+    recipe: dict[str, Any] = {}
+    if fold:
+        recipe["folded"] = len(fold_batch_norms(module, source.example))
+    return settle(module, choice), recipe
+
+
+def settle(module: nn.Module, choice: Choice) -> nn.Module:
+    """Return a flat model in the choice's number format, its inputs in the choice's layout, behind the same call."""
+    dtype = torch.bfloat16 if choice.precision is Precision.BF16 else None
+    if dtype is not None:
+        module = module.to(dtype)
+    if dtype is None and not choice.channels_last:
+        return module.eval()
+    return BorderModule(module, dtype=dtype, channels_last=choice.channels_last).eval()
+
+
+def lay_channels_last(module: nn.Module) -> None:
+    """Lay the weights of image layers channels last, in place; a saved program keeps plain ones."""
+    for parameter in module.parameters():
+        if parameter.ndim == 4:
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+
+
+def export_program(source: Source, module: nn.Module) -> tuple[torch.export.ExportedProgram, int | None]:
+    """Return the exported program of a flat module, and the batch size if only one goes.
+
+    The batch stays free where the source's is free and the model's code allows it; else it is the example's.
+
+    Raises:
+        ConversionError: the model's code can't be exported.
+    """
+    for parameter in module.parameters():
+        parameter.requires_grad_(False)
+    if source.signature.free_batch:
+        batch = torch.export.Dim("batch")
+        # A free axis of size 1 would be taken for fixed.
+        example = tuple(torch.cat((t, t)) if t.shape[0] == 1 else t for t in source.example)
+        try:
+            return torch.export.export(
+                module, example, dynamic_shapes=(tuple({0: batch} for _ in example),), strict=False
+            ), None
+        except Exception:  # noqa: BLE001 - whatever it was, the example's own batch may go; its error is told below
+            pass
+    try:
+        program = torch.export.export(module, source.example, strict=False)
+    except Exception as error:  # a user's model may raise anything
+        raise ConversionError(
+            f"torch.export can't follow the model's code: {first_line(error)} "
+            "Control flow that depends on values of tensors, and changes of Python objects, are what it can't keep."
+        ) from error
+    rows = source.example[0].shape[0] if source.example[0].ndim else None
+    return program, rows if source.signature.free_batch else None
+
+
+def save_program(source: Source, module: nn.Module, folder: Path) -> dict[str, Any]:
+    """Write the exported program of a flat module; return {"batch": n} where only one batch size goes."""
+    program, batch = export_program(source, module)
+    torch.export.save(program, folder / PROGRAM)
+    return {} if batch is None else {"batch": batch}
+
+
+def load_program(folder: Path, *, channels_last: bool = False) -> torch.fx.GraphModule:
+    """Return the operators of a saved program.
+
+    Raises:
+        CheckpointError: the file is missing or broken.
+    """
+    path = folder / PROGRAM
+    try:
+        program = torch.export.load(path)
+    except Exception as error:  # the reader of the file raises whatever a broken one leads it to
+        raise CheckpointError(f"{str(path)!r} can't be loaded: {first_line(error)}") from error
+    module = program.module()
+    for node in list(module.graph.nodes):
+        # The signature checks inputs with better words, once; these checks cost time in every call.
+        if node.op == "call_module" and node.target == "_guards_fn":
+            module.graph.erase_node(node)
+    module.recompile()
+    if channels_last:
+        lay_channels_last(module)
+    return module
+
+
+@contextmanager
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Compute with so many threads for the time of a block; None leaves the number as it is."""
+    before = torch.get_num_threads()
+    if count is None or count == before:
+        yield
+        return
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class ModuleGraph:
+    """Anything that takes and gives flat tensors, behind the graph seam."""
+
+    def __init__(
+        self,
+        function: Callable[..., Sequence[Tensor]],
+        signature: Signature,
+        tuning: Tuning,
+        *,
+        keep_layout: bool = False,
+    ) -> None:
+        if tuning.streams not in (None, 1):
+            raise UsageError(
+                f"streams={tuning.streams!r} does not apply: PyTorch computes one request at a time. "
+                "Run several instances instead."
+            )
+        self.signature = signature
+        self._threads = tuning.threads
+        self._keep_layout = keep_layout
+        self._function: Callable[..., Sequence[Tensor]] | None = function
+
+    def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        """Return the outputs for flat inputs."""
+        if self._function is None:
+            raise CheckpointError("This session is closed. Load the model again.")
+        tensors = [_tensor(a, self._keep_layout) for a in inputs]
+        taken = {t.data_ptr() for t in tensors}
+        with torch.inference_mode(), torch_threads(self._threads):
+            outputs = [t.float() if t.dtype == torch.bfloat16 else t for t in self._function(*tensors)]
+        # The caller owns the outputs: none may lie in the memory of an input.
+        return tuple(t.numpy().copy() if t.data_ptr() in taken else t.numpy() for t in outputs)
+
+    def run_all(self, requests: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:
+        """Yield the outputs of many requests, one after the other."""
+        return one_by_one(self, requests)
+
+    def close(self) -> None:
+        """Let go of the model."""
+        self._function = None
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text, or its name where it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _tensor(array: Array, keep_layout: bool) -> Tensor:
+    usable = array.flags.writeable and all(step >= 0 for step in array.strides)
+    if not usable or not (keep_layout or array.flags.c_contiguous):
+        array = np.array(array, order="C")
+    return torch.from_numpy(array)
