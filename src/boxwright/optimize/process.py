@@ -213,6 +213,8 @@ class Child:
         """Stop the process where it is: threads that wait by spinning would take time from others."""
         if self._process.poll() is None and not self._stopped:
             os.kill(self._process.pid, signal.SIGSTOP)
+            # The signal takes effect when the kernel comes to it, and until then the child computes.
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             self._stopped = True
 
     def resume(self) -> None:

@@ -13,8 +13,10 @@ from boxwright.core.errors import DataError, UsageError
 from boxwright.core.timing import Stopwatch
 from boxwright.core.types import Detections
 from boxwright.detector.postprocess import postprocess
-from boxwright.recipes.models import ModelOptions, open_model
+from boxwright.recipes.models import ModelOptions, find_model, open_model
+from boxwright.recipes.selfcheck import OnMismatch, choose_artifact
 from boxwright.recipes.sources import Failure, Frame, Source, read_sources
+from boxwright.runtimes.artifact import is_artifact
 from boxwright.runtimes.base import Session
 from boxwright.vision.letterbox import letterbox, to_input, undo_letterbox
 
@@ -66,10 +68,37 @@ class Predictor:
 
     @classmethod
     def load(
-        cls, model: str | Path, *, thresholds: Thresholds | None = None, options: ModelOptions | None = None
+        cls,
+        model: str | Path,
+        *,
+        thresholds: Thresholds | None = None,
+        options: ModelOptions | None = None,
+        on_mismatch: OnMismatch = "fallback",
+        fallback: Sequence[str | Path] = (),
     ) -> "Predictor":
-        """Return a predictor for a name, a `.pth`, a safetensors file, an `.onnx` or an artifact folder."""
-        return cls(open_model(model, options), thresholds)
+        """Return a predictor for a name, a `.pth`, a safetensors file, an `.onnx` or an artifact folder.
+
+        An artifact is checked on its first use on a machine: the input that it carries is run in a child process, and
+        must give the output that it carries. If it does not, or the child crashes, the next best artifact is used.
+
+        Args:
+            model: what to load.
+            thresholds: which boxes are kept.
+            options: what the model's file does not say itself.
+            on_mismatch: what to do with an artifact that fails its check: "fallback" (to the next one, with a warning),
+                "refuse", or "ignore" for no check at all.
+            fallback: artifacts to fall back on, best first; by default the others of the report it belongs to.
+
+        Raises:
+            CheckpointError: there is no such model, its file can't be used, or no artifact passes its check.
+            UsageError: an option does not apply to this kind of model.
+        """
+        path = find_model(model)
+        if is_artifact(path):
+            path = choose_artifact(path, on_mismatch=on_mismatch, fallback=fallback)
+        elif fallback:
+            raise UsageError(f"fallback={list(map(str, fallback))!r} is for artifact folders; {str(path)!r} is none.")
+        return cls(open_model(path, options), thresholds)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -46,7 +46,8 @@ def distance(outputs: Sequence[Array], reference: Sequence[Array]) -> float:
         values = want[finite].astype(np.float64).ravel()
         if not values.size:
             continue
-        # The spread, not the size: an output with a large offset would hide errors in it.
-        scale = max(float(values.std()), 1e-6 * float(np.abs(values).max()), 1e-12)
+        # The spread, not the size: an output with a large offset would hide errors in it. A lone number has no spread;
+        # a thousandth of its size leaves room for rounding.
+        scale = max(float(values.std()), 1e-3 * float(np.abs(values).max()), 1e-12)
         worst = max(worst, float(np.sqrt(np.mean(error**2))) / scale)
     return worst

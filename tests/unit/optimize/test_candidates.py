@@ -1,0 +1,94 @@
+import pytest
+
+from boxwright.core.errors import UsageError
+from boxwright.core.types import Precision
+from boxwright.optimize.candidates import METHODS, choose_methods, find_method, matches
+
+KNOWN = [
+    "original",
+    "fp32_channels_last",
+    "fp32_ipex",
+    "bf16",
+    "bf16_channels_last",
+    "bf16_ipex",
+    "int8",
+    "static_int8",
+    "static_int8_ipex",
+    "jit_fp32",
+    "jit_bf16",
+    "jit_fp32_ipex",
+    "jit_fp32_ipex_channels_last",
+    "jit_int8",
+    "openvino_fp32",
+    "openvino_bf16",
+    "openvino_fp16",
+    "openvino_int8",
+    "onnxruntime_fp32",
+    "onnxruntime_int8_qlinear",
+    "onnxruntime_int8_integer",
+]
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_every_name_that_users_know_is_there(name: str) -> None:
+    method = METHODS[find_method(name)]
+    assert (method.choice is None) == (name == "original")
+
+
+def test_no_two_methods_are_the_same() -> None:
+    choices = [m.choice for m in METHODS.values()]
+    assert len(set(choices)) == len(choices)
+
+
+def test_names_say_what_the_choices_are() -> None:
+    for name, method in METHODS.items():
+        words = name.split("_")
+        if method.choice is None:
+            continue
+        assert ("channels" in words) == method.choice.channels_last
+        assert ("ipex" in words) == (method.choice.runtime == "ipex")
+        assert ("int8" in words) == (method.choice.precision is Precision.INT8)
+
+
+def test_an_unknown_name_gets_a_suggestion() -> None:
+    with pytest.raises(UsageError, match=r"Unknown method 'openvino_int9'\. Did you mean 'openvino_int8'"):
+        choose_methods(includes=["openvino_int9"])
+    with pytest.raises(UsageError, match="Did you mean 'bf16'"):
+        choose_methods(excludes=["bf61"])
+
+
+def test_includes_do_not_change_later_calls() -> None:
+    before = choose_methods()
+    assert choose_methods(includes=["jit_int8"]) == ("original", "jit_int8")
+    choose_methods(excludes=["bf16"])
+    assert choose_methods() == before
+    with pytest.raises(TypeError):
+        METHODS["new"] = METHODS["bf16"]  # type: ignore[index]
+
+
+def test_the_default_search_is_part_of_all() -> None:
+    usual, everything = choose_methods(), choose_methods(search_mode="all")
+    assert everything == tuple(METHODS)
+    assert set(usual) < set(everything)
+
+
+def test_excludes_and_filters_work_together() -> None:
+    chosen = choose_methods(accelerator="openvino", precision=["int8", "bf16"], excludes=["openvino_bf16"])
+    assert set(chosen) >= {"original", "openvino_int8"}
+    assert "openvino_bf16" not in chosen
+    assert all(matches(name, accelerator="openvino") for name in chosen if name != "original")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"search_mode": "some"}, "search_mode='some' is unknown"),
+        ({"excludes": ["original"]}, "every other method is compared with it"),
+        ({"accelerator": "openvin"}, "Unknown accelerator 'openvin'. Did you mean 'openvino'"),
+        ({"precision": "int9"}, "Unknown precision 'int9'"),
+        ({"includes": ["bf16"], "precision": "int8"}, "No method is left to try"),
+    ],
+)
+def test_a_wish_that_makes_no_sense_is_refused(words: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        choose_methods(**words)  # type: ignore[arg-type]

@@ -1,0 +1,175 @@
+"""Metrics in all the forms that people write them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.planted import DoublingGraph
+
+from boxwright.core.errors import UsageError
+from boxwright.optimize.batches import BatchForm, is_loader, take_inputs
+from boxwright.optimize.metrics import MetricScorer, find_kind
+from boxwright.optimize.model import OptimizedModel
+
+
+class Doubling:
+    def forward(self, x: Any) -> Any:
+        return x * 2
+
+
+class TwoInputs:
+    def forward(self, a: Any, b: Any, *, mask: Any = None) -> Any: ...
+
+
+BATCHES = [(torch.ones(2, 3), torch.tensor([2.0, 0.0])), (torch.ones(1, 3), torch.tensor([2.0]))]
+
+
+class Loader:
+    def __iter__(self) -> Iterator[Any]:
+        return iter(BATCHES)
+
+    def __len__(self) -> int:
+        return len(BATCHES)
+
+
+def _each(pred: Any, target: Any) -> Any:
+    return (pred[:, 0] == target).float()
+
+
+def _mean(pred: Any, target: Any) -> Any:
+    return (pred[:, 0] == target).float().mean()
+
+
+class Right:
+    """As torchmetrics' are built."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.right = self.all = 0
+
+    def update(self, pred: Any, target: Any) -> None:
+        self.right += int((pred[:, 0] == target).sum())
+        self.all += len(target)
+
+    def compute(self) -> Any:
+        return torch.tensor(self.right / self.all)
+
+
+def _scorer(metric: Any, data: Any = None) -> MetricScorer:
+    return MetricScorer(metric=metric, data=Loader() if data is None else data, form=BatchForm(Doubling()))
+
+
+def _of_model(model: Any) -> float:
+    assert isinstance(model.eval(), OptimizedModel)
+    return float(model(torch.ones(1, 3)).sum())
+
+
+def _of_model_and_loader(model: Any, loader: Any) -> list[float]:
+    return [float(hit) for x, y in loader for hit in _each(model(x), y)]
+
+
+@pytest.mark.parametrize(
+    ("metric", "kind", "value", "samples"),
+    [
+        (_each, "pairs", 2 / 3, 3),
+        (_mean, "pairs", 2 / 3, 0),
+        (Right(), "stateful", 2 / 3, 0),
+        (_of_model, "model", 6.0, 0),
+        (_of_model_and_loader, "model and data", 2 / 3, 3),
+    ],
+)
+def test_every_form_of_a_metric_gives_its_score(metric: Any, kind: str, value: float, samples: int) -> None:
+    scorer = _scorer(metric)
+    assert find_kind(metric) == kind
+    for _ in range(2):  # nothing is carried over
+        score = scorer.score(DoublingGraph())
+        assert score.value == pytest.approx(value)
+        assert scorer.count(score) == samples
+
+
+def test_batches_of_one_are_samples() -> None:
+    data = [(x[i : i + 1], y[i : i + 1]) for x, y in BATCHES for i in range(len(x))]
+
+    class Ones:
+        def __iter__(self) -> Iterator[Any]:
+            return iter(data)
+
+    scorer = _scorer(_mean, Ones())
+    assert scorer.count(scorer.score(DoublingGraph())) == 3
+
+
+def test_draws_are_means_of_their_samples() -> None:
+    scorer = _scorer(_each)
+    score = scorer.score(DoublingGraph())
+    assert scorer.resample(score, np.array([[1, 1, 1], [0, 3, 0], [2, 1, 0]])) == pytest.approx([2 / 3, 0, 2 / 3])
+
+
+def test_the_fingerprint_changes_with_metric_and_data() -> None:
+    prints = {
+        _scorer(_each).fingerprint(),
+        _scorer(_mean).fingerprint(),
+        _scorer(_each, (torch.ones(1, 3), torch.ones(1))).fingerprint(),
+    }
+    assert len(prints) == 3
+    assert _scorer(_each).fingerprint() in prints
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        (3, "is no function"),
+        (lambda a, b, c: 0, "needs 3 arguments"),
+        (lambda pred, target: pred, "Return one number a batch, or one a sample"),
+    ],
+)
+def test_a_metric_that_makes_no_sense_is_refused(metric: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        _scorer(metric).score(DoublingGraph())
+
+
+def test_a_metric_without_data_or_target_is_refused() -> None:
+    with pytest.raises(UsageError, match="Give validation_data"):
+        MetricScorer(metric=_each, data=None, form=BatchForm(Doubling()))
+    with pytest.raises(UsageError, match="hold only inputs"):
+        _scorer(_each, torch.ones(2, 3)).score(DoublingGraph())
+
+
+@pytest.mark.parametrize(
+    ("model", "batch", "call", "target"),
+    [
+        (Doubling(), ["x", "y"], (("x",), {}), "y"),
+        (Doubling(), ["x"], (("x",), {}), None),
+        (Doubling(), ["x", "y", "z"], (("x",), {}), ("y", "z")),
+        (Doubling(), {"x": 1, "label": 2}, ((), {"x": 1}), 2),
+        (TwoInputs(), ["a", "b"], (("a", "b"), {}), None),
+        (TwoInputs(), ["a", "b", "y"], (("a", "b"), {}), "y"),
+        (TwoInputs(), [("a", "b"), "y"], (("a", "b"), {}), "y"),
+        (TwoInputs(), {"a": 1, "b": 2, "mask": 3}, ((), {"a": 1, "b": 2, "mask": 3}), None),
+    ],
+)
+def test_a_batch_is_split_by_what_the_model_takes(model: Any, batch: Any, call: Any, target: Any) -> None:
+    assert BatchForm(model).split(batch) == (call, target)
+
+
+def test_a_batch_with_too_few_inputs_is_refused() -> None:
+    with pytest.raises(UsageError, match="needs 2 inputs"):
+        BatchForm(TwoInputs()).split(["a"])
+
+
+def test_a_tensor_or_a_tuple_is_one_batch_and_a_loader_is_many() -> None:
+    assert [is_loader(d) for d in (torch.ones(1), (1, 2), {"a": 1}, Loader())] == [False, False, False, True]
+    assert len(take_inputs(Loader(), BatchForm(Doubling()), 5)) == 2
+    assert [a.shape for a in take_inputs(torch.ones(2, 3), BatchForm(Doubling()), 5)[0]] == [(2, 3)]
+
+
+def test_a_converted_model_answers_in_the_kind_it_was_asked() -> None:
+    model = OptimizedModel(DoublingGraph())
+    assert isinstance(model(torch.ones(1, 3)), torch.Tensor)
+    assert isinstance(model(np.ones((1, 3), np.float32)), np.ndarray)
+    with pytest.raises(UsageError, match="can't be trained"):
+        model.train()
+    assert model.train(False) is model
