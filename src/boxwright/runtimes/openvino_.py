@@ -1,0 +1,247 @@
+"""OpenVINO on the CPU: converted straight from torch, run without it."""
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from boxwright.core import catalogue
+from boxwright.core.cpu import read_cpu
+from boxwright.core.errors import CheckpointError, UsageError
+from boxwright.core.signature import Array, Signature
+from boxwright.core.types import Precision
+from boxwright.runtimes.base import Choice, Tuning
+from boxwright.runtimes.calibrate import Calibration
+from boxwright.runtimes.telemetry import no_telemetry
+
+with no_telemetry():
+    import openvino
+
+MODEL_FILE = "model.xml"
+_OWN_FORMS = 4
+_Shapes = tuple[tuple[int, ...], ...]
+_PRECISIONS = (Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8)
+
+
+class OpenvinoRuntime:
+    """Converts with OpenVINO's own reader of torch models (no ONNX in between), and quantises with NNCF."""
+
+    name = "openvino"
+
+    def convert(self, source: Any, choice: Choice, folder: Path, calibration: Calibration | None) -> dict[str, Any]:
+        """Write `model.xml` and `model.bin`; return how it was done.
+
+        Precision "16" stores half-size weights; "bf16" is chosen when the file is loaded, its weights stay whole.
+        "int8" computes the other layers in float32, or with mode "bf16" in bfloat16.
+
+        Raises:
+            ConversionError: OpenVINO can't read the model, or NNCF can't quantise it.
+            UsageError: the choice is not offered, or int8 lacks calibration.
+        """
+        _check(choice)
+        if choice.precision is Precision.INT8 and calibration is None:
+            raise UsageError("int8 needs calibration samples. Give images of your own data (--calibration PATH).")
+        model, way = catalogue.load("exporter", "openvino")(source)
+        recipe: dict[str, Any] = {"read": way, "inference": _inference_type(choice)}
+        if choice.precision is Precision.INT8:
+            model, more = catalogue.load("quantizer", "openvino_nncf")(model, source, calibration)
+            recipe |= more
+        half = choice.precision is Precision.FP16
+        recipe["weights"] = "f16" if half else "f32" if choice.precision is not Precision.INT8 else "i8"
+        if _wanted_type(choice) != recipe["inference"]:
+            recipe["note"] = f"this CPU does not compute in {_wanted_type(choice)}; {recipe['inference']} is used here"
+        openvino.save_model(model, folder / MODEL_FILE, compress_to_fp16=half)
+        return recipe
+
+    def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> "OpenvinoGraph":
+        """Return a graph over the folder's file, compiled for this machine.
+
+        Raises:
+            CheckpointError: the file can't be read or compiled.
+            UsageError: the choice or the tuning is not offered.
+        """
+        _check(choice)
+        path = folder / MODEL_FILE
+        if not path.is_file():
+            raise CheckpointError(f"There is no {MODEL_FILE!r} in {str(folder)!r}. Copy the whole folder again.")
+        try:
+            model = openvino.Core().read_model(path)
+        except RuntimeError as error:
+            raise CheckpointError(f"{str(path)!r} can't be read by OpenVINO: {_reason(error)}") from error
+        return OpenvinoGraph(model, signature, _settings(choice, tuning))
+
+
+class OpenvinoGraph:
+    """An OpenVINO model behind the graph seam.
+
+    It is compiled when the first request comes, for the shapes of that request: a free batch costs a tenth to a fifth
+    of the speed. The first few batch sizes have a form of their own, all later ones share one with a free batch.
+
+    `run` and `run_all` may be called from several threads at once: each call has requests of its own. `close` may not;
+    let the other threads finish first.
+    """
+
+    def __init__(self, model: Any, signature: Signature, settings: dict[str, Any]) -> None:
+        self.signature = signature
+        self._model = model
+        self._settings = settings
+        self._forms: dict[_Shapes, _Form] = {}
+        self._lock = threading.Lock()
+
+    def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        """Return the outputs for flat inputs, in arrays of the caller's own."""
+        form = self._form(inputs)
+        request = form.take()
+        try:
+            _start(request, inputs)
+            return _finish(request)
+        finally:
+            form.give(request)
+
+    def run_all(self, requests: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:
+        """Yield the outputs of many requests in their order, as many computed at a time as the hint provides for.
+
+        At most one more request than that is held, however long the iterable.
+        """
+        busy: deque[tuple[_Form, Any, list[Array]]] = deque()  # inputs are read while the request runs: keep them
+        try:
+            for inputs in requests:
+                form = self._form(inputs)
+                while len(busy) > form.side_by_side:
+                    yield _finish_first(busy)
+                request = form.take()
+                busy.append((form, request, _start(request, inputs)))
+            while busy:
+                yield _finish_first(busy)
+        finally:
+            # Also when the caller stops half-way, or a request fails: nothing may run on behind his back.
+            for form, request, _ in busy:
+                with suppress(CheckpointError):
+                    _finish(request)
+                form.give(request)
+
+    def close(self) -> None:
+        """Let go of the compiled forms and their threads."""
+        self._model = None
+        self._forms.clear()
+
+    def _form(self, inputs: Sequence[Array]) -> "_Form":
+        shapes = tuple(a.shape for a in inputs)
+        with self._lock:
+            if self._model is None:
+                raise CheckpointError("This session is closed. Load the model again.")
+            if shapes not in self._forms and len(self._forms) >= _OWN_FORMS:
+                shapes = ()
+            if shapes not in self._forms:
+                self._forms[shapes] = _Form(self._model, shapes, self._settings)
+            return self._forms[shapes]
+
+
+class _Form:
+    """The model compiled for given shapes (none given: for any batch), and its idle requests."""
+
+    def __init__(self, model: Any, shapes: _Shapes, settings: dict[str, Any]) -> None:
+        try:
+            if shapes:
+                model = model.clone()
+                model.reshape({port: list(shape) for port, shape in zip(model.inputs, shapes, strict=True)})
+            self._compiled: Any = openvino.Core().compile_model(model, "CPU", settings)
+        except RuntimeError as error:
+            raise CheckpointError(f"OpenVINO can't compile the model: {_reason(error)}") from error
+        self.side_by_side = int(self._compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
+        self._idle: list[Any] = []
+
+    def take(self) -> Any:
+        """Return an idle request, or a new one."""
+        try:
+            return self._idle.pop()  # one step for Python: two threads never get the same
+        except IndexError:
+            return self._compiled.create_infer_request()
+
+    def give(self, request: Any) -> None:
+        """Take a request back."""
+        self._idle.append(request)
+
+
+def _start(request: Any, inputs: Sequence[Array]) -> list[Array]:
+    """Set a request going, and return what must stay in memory until it has ended."""
+    kept = [np.ascontiguousarray(a).reshape(a.shape) for a in inputs]  # the first makes a scalar one-dimensional
+    # A thread of OpenVINO's computes, never the caller's: whatever binds that one to a core holds for it alone.
+    request.start_async(kept, share_inputs=True)
+    return kept
+
+
+def _finish(request: Any) -> tuple[Array, ...]:
+    try:
+        request.wait()
+    except RuntimeError as error:
+        raise CheckpointError(f"OpenVINO failed on a request: {_reason(error)}") from error
+    return tuple(np.array(tensor.data) for tensor in request.output_tensors)
+
+
+def _finish_first(busy: "deque[tuple[_Form, Any, list[Array]]]") -> tuple[Array, ...]:
+    form, request, _ = busy[0]
+    outputs = _finish(request)
+    busy.popleft()
+    form.give(request)
+    return outputs
+
+
+def _check(choice: Choice) -> None:
+    if choice.precision not in _PRECISIONS:
+        raise UsageError(
+            f"OpenVINO does not run precision {str(choice.precision)!r}. Choose from: {', '.join(_PRECISIONS)}."
+        )
+    if choice.channels_last:
+        raise UsageError("channels_last does not apply to OpenVINO, which lays out memory itself. Leave it out.")
+    if choice.mode not in ("", "bf16") or (choice.mode and choice.precision is not Precision.INT8):
+        raise UsageError(
+            f"OpenVINO has no mode {choice.mode!r} for precision {str(choice.precision)!r}. "
+            "There is one, 'bf16' for precision 'int8': what is not quantised runs in bfloat16."
+        )
+
+
+def _wanted_type(choice: Choice) -> str:
+    if choice.precision is Precision.FP16:
+        return "f16"
+    return "bf16" if Precision.BF16 in (choice.precision, choice.mode) else "f32"
+
+
+def _inference_type(choice: Choice) -> str:
+    """Return the type that this CPU computes in; never left to OpenVINO, which takes bf16 wherever it can."""
+    wanted = _wanted_type(choice)
+    offered = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    return wanted if {"f16": "FP16", "bf16": "BF16", "f32": "FP32"}[wanted] in offered else "f32"
+
+
+def _settings(choice: Choice, tuning: Tuning) -> dict[str, Any]:
+    for name, value in (("threads", tuning.threads), ("streams", tuning.streams)):
+        if value is not None and value < 1:
+            raise UsageError(f"{name}={value!r} is not possible. Use 1 or more, or None.")
+    cpu = read_cpu()
+    settings: dict[str, Any] = {
+        "PERFORMANCE_HINT": tuning.hint.upper(),
+        "INFERENCE_PRECISION_HINT": _inference_type(choice),
+        # Two models of one process would be pinned to the same first cores. The process's own mask is kept either way.
+        "ENABLE_CPU_PINNING": False,
+    }
+    streams = tuning.streams
+    if streams is None and tuning.threads is not None:
+        streams = max(1, cpu.usable_cores // tuning.threads) if tuning.hint == "throughput" else 1
+    if streams is not None:
+        settings["NUM_STREAMS"] = streams
+    if tuning.threads is not None:
+        settings["INFERENCE_NUM_THREADS"] = tuning.threads * (streams or 1)  # OpenVINO counts those of all streams
+    elif cpu.quota is not None:
+        settings["INFERENCE_NUM_THREADS"] = cpu.usable_cores  # OpenVINO sees the mask, but no quota
+    return settings
+
+
+def _reason(error: Exception) -> str:
+    """Return the last line of OpenVINO's message: those before it name its own source files."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -1,0 +1,103 @@
+"""A torch model as an OpenVINO model, by OpenVINO's own readers of torch programs."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from boxwright.core.errors import ConversionError
+from boxwright.runtimes.fold import fold_batch_norms
+from boxwright.runtimes.parity import BOUNDS, distance
+from boxwright.runtimes.source import Source
+from boxwright.runtimes.telemetry import no_telemetry
+
+with no_telemetry():
+    import openvino
+
+PATH = "__module.model."
+"""How the names of nodes begin: the tracer's mark, and where `FlatModule` keeps the user's model."""
+
+
+def convert(source: Source) -> tuple[Any, str]:
+    """Return the OpenVINO model, its ports named and shaped as the signature says, and how it was read.
+
+    Tracing is three times faster; `torch.export` takes models that tracing does not, or takes for another one.
+
+    Raises:
+        ConversionError: neither way gives a model with the original's outputs.
+    """
+    example = source.example
+    if source.signature.free_batch:
+        # A traced axis of size 1 may be taken for one that broadcasts.
+        example = tuple(t.repeat(2, *[1] * (t.ndim - 1)) for t in example)
+    reasons = []
+    for way, read in (("traced", _trace), ("exported", _export)):
+        try:
+            return _attempt(read, source, example), way
+        except ConversionError as error:
+            reasons.append(f"{way}: {error}")
+    raise ConversionError(f"OpenVINO can't read the model ({'; '.join(reasons)}).")
+
+
+def _attempt(read: Callable[..., Any], source: Source, example: tuple[Tensor, ...]) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the readers warn of everything that they might have got wrong
+            module = source.flat()
+            # OpenVINO folds too, but then the convolutions lose the names by which they can be kept in float.
+            fold_batch_norms(module, source.example)
+            model = read(module, example, source.signature.free_batch)
+        _name_ports(model, source)
+        _verify(model, source, example)
+    except Exception as error:  # the readers run the user's model, which may raise anything
+        raise ConversionError(_reason(error)) from error
+    return model
+
+
+def _trace(module: nn.Module, example: tuple[Tensor, ...], free: bool) -> Any:  # noqa: ARG001 a trace is always free
+    return openvino.convert_model(module, example_input=example)
+
+
+def _export(module: nn.Module, example: tuple[Tensor, ...], free: bool) -> Any:
+    batch = torch.export.Dim("batch")
+    shapes = (tuple({0: batch} for _ in example),) if free else None
+    program = torch.export.export(module, example, dynamic_shapes=shapes, strict=False)
+    program = program.run_decompositions()
+    model = openvino.convert_model(program)
+    modules = {}
+    for node in program.graph.nodes:
+        stack = list((node.meta.get("nn_module_stack") or {}).values())
+        if stack:
+            modules[node.name] = stack[-1][0].removeprefix("model.")
+    for op in model.get_ops():
+        first, slash, rest = op.get_friendly_name().partition("/")
+        if first in modules:
+            op.set_friendly_name(f"{PATH}{modules[first]}/{first}{slash}{rest}")
+    return model
+
+
+def _name_ports(model: Any, source: Source) -> None:
+    signature = source.signature
+    ports = list(zip(model.inputs, signature.inputs, strict=True))
+    model.reshape({have: [-1 if n is None else n for n in port.shape] for have, port in ports})
+    for have, port in [*ports, *zip(model.outputs, signature.outputs, strict=True)]:
+        have.get_tensor().set_names({port.name})
+
+
+def _verify(model: Any, source: Source, example: Sequence[Tensor]) -> None:
+    """Refuse a model that gives other outputs, also for another batch size than the one it was read with."""
+    compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    rows = [None, 1] if source.signature.free_batch else [None]
+    for count in rows:
+        inputs = [np.ascontiguousarray(t[:count].numpy()) if t.ndim else t.numpy() for t in example]
+        found = distance([np.array(a) for a in compiled(inputs).values()], source.run(inputs))
+        if not found <= max(BOUNDS.values()):  # coarse: rounding is judged elsewhere
+            raise ConversionError(f"outputs for a batch of {len(inputs[0])} are {found:.3g} away from the model's")
+
+
+def _reason(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
