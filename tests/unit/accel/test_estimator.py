@@ -1,0 +1,193 @@
+"""The Estimator in this process: what it refuses, saves, loads and gives back."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.estimation import assert_same_weights, make_estimator, make_loader, make_set, train_plainly
+from torch import nn
+from torch.utils.data import DataLoader
+
+from boxwright.accel.estimator import Accuracy, Estimator
+from boxwright.accel.estimator.metrics import name_metrics
+from boxwright.core.errors import CheckpointError, UsageError
+from boxwright.launchers.subprocess_ import SubprocessLauncher
+
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+
+
+def test_one_worker_gives_exactly_what_a_plain_loop_gives() -> None:
+    estimator = make_estimator()
+    estimator.fit(make_loader, epochs=2, batch_size=4)
+    assert_same_weights(estimator.get_state_dict(), train_plainly(2, 4, 22), bound=0)
+
+
+def test_random_numbers_of_the_caller_are_left_as_they_were() -> None:
+    states = []
+    for _ in range(2):
+        numpy_state: Any = np.random.get_state()  # noqa: NPY002 - the global generator is what users' code draws from
+        states.append((torch.get_rng_state().tolist(), random.getstate(), numpy_state[1].tolist()))
+        make_estimator(config={"shuffle": True}).fit(make_loader, epochs=1, batch_size=4)
+    assert states[0] == states[1]
+
+
+def test_two_calls_of_fit_are_one_of_twice_the_length_and_a_checkpoint_carries_on(tmp_path: Path) -> None:
+    def cosine(optimizer: Any, config: dict[str, Any]) -> Any:
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)
+
+    settings: dict[str, Any] = {"config": {"shuffle": True}, "scheduler_creator": cosine}
+    once = make_estimator(**settings)
+    stats = once.fit(make_loader, epochs=4, batch_size=4)
+    twice = make_estimator(**settings)
+    first = twice.fit(make_loader, epochs=2, batch_size=4)
+    path = twice.save_checkpoint(tmp_path / "half.pt")
+    second = twice.fit(make_loader, epochs=2, batch_size=4)
+    assert [*first, *second] == stats
+    assert_same_weights(twice.get_state_dict(), once.get_state_dict(), bound=0)
+
+    resumed = make_estimator(**settings)
+    assert resumed.load_checkpoint(path) == 2
+    resumed.fit(make_loader, epochs=2, batch_size=4)
+    assert_same_weights(resumed.get_state_dict(), once.get_state_dict(), bound=0)
+
+
+def test_weights_are_saved_for_torch_and_loaded_from_it(tmp_path: Path) -> None:
+    trained = make_estimator()
+    trained.fit(make_loader, epochs=1, batch_size=4)
+    weights = trained.get_state_dict()
+    assert_same_weights(torch.load(trained.save(tmp_path / "ours.pt"), weights_only=True), weights, bound=0)
+    torch.save(weights, tmp_path / "theirs.pt")
+    trained.save_checkpoint(tmp_path / "checkpoint.pt")
+    for name in ("ours.pt", "theirs.pt", "checkpoint.pt"):
+        other = make_estimator()
+        other.load(tmp_path / name)
+        assert_same_weights(other.get_model().state_dict(), weights, bound=0)
+        assert other.epoch == 0, "training begins anew"
+
+
+def test_files_that_do_not_fit_are_refused_and_change_nothing(tmp_path: Path) -> None:
+    estimator = make_estimator()
+    before = estimator.get_state_dict()
+    torch.save({"0.weight": torch.zeros(1)}, tmp_path / "other.pt")
+    (tmp_path / "torn.pt").write_bytes(b"PK\x03\x04 not a checkpoint at all, but long enough to have a footer")
+    with pytest.raises(CheckpointError, match="do not fit the model"):
+        estimator.load(tmp_path / "other.pt")
+    with pytest.raises(CheckpointError, match="can't be read"):
+        estimator.load(tmp_path / "torn.pt")
+    with pytest.raises(CheckpointError, match="There is no checkpoint"):
+        estimator.load_checkpoint(tmp_path / "none.pt")
+    estimator.save(tmp_path / "weights.pt")
+    with pytest.raises(CheckpointError, match="read by load"):
+        estimator.load_checkpoint(tmp_path / "weights.pt")
+    with pytest.raises(UsageError, match="needs a model_dir"):
+        estimator.load_checkpoint()
+    assert_same_weights(estimator.get_state_dict(), before, bound=0)
+
+
+def test_a_folder_for_checkpoints_gets_one_after_each_epoch(tmp_path: Path) -> None:
+    estimator = make_estimator(model_dir=tmp_path)
+    estimator.fit(make_loader, epochs=2, batch_size=4)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["last.previous.pt", "last.pt"]
+    assert make_estimator(model_dir=tmp_path).load_checkpoint() == 2
+    assert make_estimator().load_checkpoint(tmp_path) == 2
+
+
+def test_a_rate_on_a_plateau_follows_the_validation_loss() -> None:
+    def plateau(optimizer: Any, config: dict[str, Any]) -> Any:
+        return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=10.0, threshold_mode="abs")
+
+    stats = make_estimator(scheduler_creator=plateau).fit(
+        make_loader, epochs=3, batch_size=4, validation_data=make_loader
+    )
+    assert [s["lr"] for s in stats] == pytest.approx([0.1, 0.1, 0.01])
+
+
+def test_a_scheduler_may_count_iterations() -> None:
+    def halve(optimizer: Any, config: dict[str, Any]) -> Any:
+        return torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.5)
+
+    estimator = make_estimator(scheduler_creator=halve, scheduler_pace="iteration", config={"samples": 12})
+    assert [s["lr"] for s in estimator.fit(make_loader, epochs=2, batch_size=2)] == pytest.approx([0.025, 0.00625])
+
+
+def test_a_list_of_one_entry_a_sample_is_predicted_as_a_list() -> None:
+    class Found(nn.Module):
+        def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+            return [row[row > 0] for row in x]
+
+    outputs = make_estimator(model=lambda config: Found()).predict(make_loader, batch_size=4)
+    x = make_set().tensors[0]
+    assert [len(one) for one in outputs] == [int((row > 0).sum()) for row in x]
+
+
+@pytest.mark.parametrize("answer", [torch.tensor(1.0), [torch.zeros(4), torch.zeros(4)], torch.zeros(2, 4)])
+def test_outputs_that_are_not_one_entry_a_sample_are_refused(answer: Any) -> None:
+    estimator = make_estimator(loss=None, step=lambda model, batch: (None, answer))
+    with pytest.raises(UsageError, match="one entry a sample"):
+        estimator.predict(make_loader, batch_size=4)
+
+
+def test_accuracy_counts_and_merges() -> None:
+    first, second = Accuracy(), Accuracy()
+    first.update(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))
+    second.update(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
+    first.merge(second.state())
+    assert first.compute() == pytest.approx(2 / 3)
+
+
+def test_metrics_without_a_name_or_a_form_are_refused() -> None:
+    with pytest.raises(UsageError, match="Two metrics are called 'Accuracy'"):
+        name_metrics([Accuracy(), Accuracy()])
+    with pytest.raises(UsageError, match=r"is a class. Give an object: Accuracy\("):
+        name_metrics([Accuracy])
+    with pytest.raises(UsageError, match="without update, state, merge, compute"):
+        name_metrics({"odd": 3})
+    assert list(name_metrics([Accuracy(), nn.functional.l1_loss])) == ["Accuracy", "l1_loss"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": nn.Linear(1, 1)}, "model is a Linear. Give a function"),
+        ({"optimizer": 3}, "optimizer is a int"),
+        ({"loss": nn.MSELoss(), "step": lambda model, batch: None}, "Give one of them"),
+        ({"scheduler_pace": "day"}, "Choose from: epoch, iteration"),
+        ({"num_processes": 2}, "use backend, workers_per_node"),
+        ({"backend": "rey"}, "Did you mean 'ray'"),
+        ({"num_nodes": 2}, "starts its workers on this machine"),
+        ({"max_restarts": 2}, "can't start itself again"),
+        ({"backend": SubprocessLauncher(), "workers_per_node": 2, "max_restarts": 2}, "restart=Restart"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Estimator.from_torch(**{"model": lambda config: nn.Linear(1, 1)} | settings)
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "message"),
+    [
+        (make_loader, {"batch_size": 4, "epochs": 0}, "epochs=0"),
+        (make_loader, {"batch_size": 0}, "batch_size=0"),
+        (make_loader, {"batch_size": 4, "feature_cols": ["x"]}, "are for tables"),
+        (make_loader, {"batch_size": 4, "shuffle": True}, "shuffle=True is for tables"),
+        (make_loader, {"batch_size": 4, "validation_batch_size": 4}, "needs validation_data"),
+        (DataLoader(make_set()), {"batch_size": 4}, "has its own"),
+        (3, {"batch_size": 4}, "data is a int"),
+        (lambda config, batch_size: 3, {}, "creator returned a int"),
+        (lambda config, batch_size: [], {}, "gave no batch"),
+    ],
+)
+def test_data_and_settings_that_do_not_fit_are_refused(data: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make_estimator().fit(data, **settings)
+
+
+def test_training_without_a_loss_or_an_optimizer_is_refused() -> None:
+    with pytest.raises(UsageError, match="no loss to train on"):
+        make_estimator(loss=None, step=lambda model, batch: (None, model(batch[0]))).fit(make_loader, batch_size=4)
+    with pytest.raises(UsageError, match="needs an optimizer"):
+        make_estimator(optimizer=None).fit(make_loader, batch_size=4)
