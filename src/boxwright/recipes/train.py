@@ -23,6 +23,7 @@ from boxwright.devices.options import DeviceOptions
 from boxwright.launchers.group import Patience
 from boxwright.recipes.training.config import TrainConfig
 from boxwright.recipes.training.curves import draw_curves, write_report
+from boxwright.recipes.training.disk import writing_to
 from boxwright.recipes.training.logbook import Callback
 from boxwright.recipes.training.loggers import check_loggers
 from boxwright.recipes.training.loop import RESULT, run_worker
@@ -58,7 +59,7 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
     Raises:
         UsageError: a setting is wrong, or another program is writing to the folder.
         DataError: the set can't be used.
-        CheckpointError: weights don't fit, or nothing can be resumed.
+        CheckpointError: weights don't fit, nothing can be resumed, or the disk is full.
         WorkerError: a process failed.
     """
     catalogue.find("model", config.model)
@@ -95,7 +96,7 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
             "boxwright train starts its processes itself. Start it without torchrun or srun, with --num_processes."
         )
     folder.mkdir(parents=True, exist_ok=True)
-    with _only_one(folder):
+    with writing_to(folder), _only_one(folder):
         if config.resume:
             _refuse_other_run(last, config)
         (folder / "args.yaml").write_text(to_yaml(config), encoding="utf-8")

@@ -1,5 +1,7 @@
 """Loggers that others make, as callbacks of a run: TensorBoard, MLflow, Weights & Biases. Imported when chosen."""
 
+import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,28 +13,45 @@ from boxwright.recipes.training.logbook import Callback, JsonLines, ResultsCsv, 
 
 
 class TensorBoard:
-    """Scalars for TensorBoard, in the folder `tensorboard` of the run."""
+    """Scalars for TensorBoard, in the folder `tensorboard` of the run; a resumed run adds a file of its own.
 
-    def __init__(self, folder: Path, *, resume: bool) -> None:  # noqa: ARG002 - a resumed run adds a file of its own
-        self._writer: Any = import_module("torch.utils.tensorboard").SummaryWriter(str(folder / "tensorboard"))
+    Written here and now: torch's SummaryWriter has a thread that, on a full disk, dies with a traceback of its own.
+    """
+
+    def __init__(self, folder: Path, *, resume: bool) -> None:  # noqa: ARG002 - every start has its own file
+        self._summary: Any = import_module("torch.utils.tensorboard.summary")
+        self._event: Any = import_module("tensorboard.compat.proto.event_pb2").Event
+        place = folder / "tensorboard"
+        place.mkdir(exist_ok=True)
+        # TensorBoard knows its files by this start; the rest keeps two starts apart.
+        file = (place / f"events.out.tfevents.{time.time_ns()}.{os.getpid()}").open("xb")
+        self._records: Any = import_module("tensorboard.summary.writer.record_writer").RecordWriter(file)
+        self._write(file_version="brain.Event:2")
 
     def on_start(self, settings: Mapping[str, Any]) -> None:
         """Write the settings as text."""
-        self._writer.add_text("settings", "\n".join(f"    {k}: {v}" for k, v in settings.items()))
+        text = "\n".join(f"    {k}: {v}" for k, v in settings.items())
+        self._write(summary=self._summary.text("settings", text))
 
     def on_step(self, step: int, values: Values) -> None:
         """Write scalars."""
-        for name, value in values.items():
-            self._writer.add_scalar(f"train/{name}", value, step)
+        self._write_scalars("train", step, values)
 
     def on_evaluation(self, step: int, values: Values) -> None:
         """Write scalars."""
-        for name, value in values.items():
-            self._writer.add_scalar(f"val/{name}", value, step)
+        self._write_scalars("val", step, values)
 
     def on_end(self) -> None:
-        """Close the files."""
-        self._writer.close()
+        """Close the file."""
+        self._records.close()
+
+    def _write_scalars(self, group: str, step: int, values: Values) -> None:
+        for name, value in values.items():
+            self._write(step=step, summary=self._summary.scalar(f"{group}/{name}", value))
+        self._records.flush()
+
+    def _write(self, **content: Any) -> None:
+        self._records.write(self._event(wall_time=time.time(), **content).SerializeToString())
 
 
 class Mlflow:

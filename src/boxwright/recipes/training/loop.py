@@ -32,6 +32,7 @@ from boxwright.detector.weights import load_weights, read_state, save_weights
 from boxwright.detector.yolox import build
 from boxwright.recipes.training.config import Course, TrainConfig
 from boxwright.recipes.training.data import choose_recipe, leave_out_bad, make_dataset, make_loader, read_sets
+from boxwright.recipes.training.disk import is_full, writing_to
 from boxwright.recipes.training.fuse import fuse_blocks
 from boxwright.recipes.training.logbook import Callback
 from boxwright.recipes.training.loggers import make_callbacks
@@ -126,7 +127,16 @@ class Training:
             raise
         finally:
             for callback in self.callbacks:
-                callback.on_end()
+                self._end(callback)
+
+    def _end(self, callback: Callback) -> None:
+        try:
+            callback.on_end()
+        except OSError as error:
+            if not is_full(error):
+                raise
+            # What could not be written before can't be now; the error that ends the run is the one to be seen.
+            _log.warning("%s could not write its last lines: %s.", type(callback).__name__, error.strerror)
 
     def _run(self) -> TrainResult:
         stopped = ""
@@ -452,7 +462,7 @@ def run_worker(
     if nano.is_distributed and level is not None:
         log.configure("normal" if nano.is_global_zero else "quiet")
         log.get_logger().setLevel(level if nano.is_global_zero else max(level, WARNING))
-    with taking_up(nano, config) as config:
+    with writing_to(config.output_dir), taking_up(nano, config) as config:
         result = Training(nano, config, callbacks, progress).run()
         if nano.is_global_zero:  # where the starting process is interrupted, this is how it learns of the result
             (config.output_dir / RESULT).write_text(json.dumps(result.to_dict()) + "\n", encoding="utf-8")
