@@ -1,5 +1,6 @@
 """TorchNano: known parameters after known steps, in one process and in two, with every launcher and precision."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from boxwright.accel.module import NanoModule
 from boxwright.accel.nano import TorchNano
 from boxwright.core.errors import UsageError
 from boxwright.launchers.allocator import read_allocator
+from boxwright.launchers.group import find_free_port
 
 STRATEGIES = ["subprocess", "spawn"]
 PRECISIONS = ["64", "32", "16", "bf16", "bf16-true"]
@@ -299,3 +301,31 @@ def test_the_processes_have_the_allocator_that_the_plan_names() -> None:
         assert "keeps freed memory" in runner.plan.allocator
         assert runner.launch(keeps)
     assert runner.plan.allocator
+
+
+def test_pods_of_a_pytorchjob_are_machines_of_their_own(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\n"
+        "from pathlib import Path\n"
+        "from boxwright.accel.nano import TorchNano\n"
+        "def job(runner):\n"
+        "    total = int(runner.all_reduce(torch.ones(1), 'sum'))\n"
+        "    plan = runner.plan\n"
+        "    text = f'{runner.local_rank} {runner.node_rank} {total} {plan.processes} {plan.lr_factor:g}'\n"
+        "    (Path(__file__).parent / f'rank_{runner.global_rank}').write_text(text)\n"
+        "TorchNano(auto_lr=True).launch(job)\n"
+    )
+    pod = {
+        **os.environ, "KUBERNETES_SERVICE_HOST": "10.0.0.1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(find_free_port()), "GLOO_SOCKET_IFNAME": "lo",
+    }  # fmt: skip
+    pods = [
+        subprocess.Popen([sys.executable, str(script)], env={**pod, "RANK": str(rank)}, stderr=subprocess.PIPE)
+        for rank in (0, 1)
+    ]
+    for one in pods:
+        _, errors = one.communicate(timeout=180)
+        assert one.returncode == 0, errors.decode()
+    # Each has its machine to itself, and the rate is for both of them.
+    assert [(tmp_path / f"rank_{r}").read_text() for r in (0, 1)] == ["0 0 2 1 2", "0 1 2 1 2"]

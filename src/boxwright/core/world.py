@@ -23,6 +23,7 @@ _SLURM = {
     "node_rank": ("SLURM_NODEID",),
 }
 _CORES = "BOXWRIGHT_CORES"
+_POD = "KUBERNETES_SERVICE_HOST"  # Kubernetes sets it in every pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,8 @@ class World:
         """Return the world that a launcher described in environment variables; without any, the process is alone.
 
         RANK, WORLD_SIZE and their kin are read first, those of a Slurm job step when they are missing. What is not
-        told is taken for one machine.
+        told is taken for one machine; in a pod of Kubernetes, whose PyTorchJob starts one worker in each and tells no
+        more than RANK and WORLD_SIZE, for one machine a worker. Several workers in a pod need LOCAL_WORLD_SIZE.
 
         Raises:
             UsageError: a variable is no number, is missing or contradicts another.
@@ -98,7 +100,8 @@ class World:
             node_rank = read("node_rank", 0)
             local_size = _slurm_tasks(env.get(names["local_world_size"], ""), node_rank) or size
         else:
-            local_size = read("local_world_size", size, least=1)
+            alone_in_pod = _POD in env and "LOCAL_RANK" not in env
+            local_size = read("local_world_size", 1 if alone_in_pod else size, least=1)
             node_rank = read("node_rank", rank // local_size)
         values = {
             "rank": rank,

@@ -53,6 +53,28 @@ def test_what_is_not_told_is_taken_for_one_machine():
     assert World.from_env({"RANK": "2", "WORLD_SIZE": "4"}) == expected
 
 
+POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
+
+
+def test_a_pod_of_a_pytorchjob_is_a_machine_of_its_own():
+    world = World.from_env({**POD, "RANK": "2", "WORLD_SIZE": "3"})
+    assert (world.rank, world.world_size) == (2, 3)
+    assert (world.local_rank, world.local_world_size, world.node_rank) == (0, 1, 2)
+    assert (world.master_addr, world.master_port) == ("job-master-0", 23456)
+
+
+def test_a_pod_with_several_workers_says_so():
+    told = {**POD, "RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+    for env in (told, {**told, "LOCAL_RANK": "1"}):  # by hand, and as torchrun does
+        world = World.from_env(env)
+        assert (world.local_rank, world.local_world_size, world.node_rank) == (1, 2, 1)
+
+
+def test_pods_need_to_know_where_the_first_one_is():
+    with pytest.raises(UsageError, match="need MASTER_ADDR"):
+        World.from_env({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "RANK": "0", "WORLD_SIZE": "2"})
+
+
 def test_local_rank_and_machine_follow_from_the_rank():
     env = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "node0", "MASTER_PORT": "1234"}
     assert World.from_env(env) == SIXTH_OF_EIGHT
