@@ -58,7 +58,7 @@ class DoublingSource:
     """Stands where a `Source` stands."""
 
     signature = SIGNATURE
-    example = (np.ones((2, 3), np.float32),)
+    example = (np.arange(6, dtype=np.float32).reshape(2, 3),)
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return DoublingGraph().run(inputs)

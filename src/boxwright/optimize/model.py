@@ -22,12 +22,10 @@ class OptimizedModel:
         folder: the artifact it was loaded from; None if it has none.
     """
 
-    def __init__(self, graph: Graph, *, method: str = "", folder: Path | None = None, keeps: Any = None) -> None:
-        """Take a loaded graph; `keeps` lives as long as the model does (a temporary folder, say)."""
+    def __init__(self, graph: Graph, *, method: str = "", folder: Path | None = None) -> None:
         self.method = method
         self.folder = folder
         self._graph = graph
-        self._keeps = keeps
 
     @property
     def signature(self) -> Signature:

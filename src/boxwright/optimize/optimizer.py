@@ -3,6 +3,7 @@
 import hashlib
 import shutil
 import tempfile
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -87,8 +88,8 @@ class InferenceOptimizer:
     """
 
     def __init__(self, folder: str | Path | None = None) -> None:
-        self._temporary = None if folder is not None else tempfile.TemporaryDirectory(prefix="boxwright-optimize-")
-        self._folder = Path(folder) if folder is not None else Path(self._temporary.name if self._temporary else "")
+        self._folder = Path(tempfile.mkdtemp(prefix="boxwright-optimize-")) if folder is None else Path(folder)
+        self._remove = None if folder is not None else _remove_with(self, self._folder)
         self._report: Report | None = None
         self._model: nn.Module | None = None
         self._call: Call = ((), {})
@@ -265,8 +266,8 @@ class InferenceOptimizer:
 
     def close(self) -> None:
         """Remove the temporary folder, if there is one; closing twice is allowed."""
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        if self._remove is not None:
+            self._remove()
 
     def __enter__(self) -> "InferenceOptimizer":
         return self
@@ -403,10 +404,22 @@ def _convert(
     threads: int | None,
     folder: str | Path | None,
 ) -> OptimizedModel:
-    temporary = tempfile.TemporaryDirectory(prefix="boxwright-artifact-") if folder is None else None
-    target = Path(temporary.name) / "artifact" if temporary is not None else Path(folder or "")
-    write_artifact(Source.of(model, *call), choice, target, calibration=calibration)
-    return OptimizedModel(open_graph(target, Tuning(threads=threads)), folder=target, keeps=temporary)
+    target = Path(tempfile.mkdtemp(prefix="boxwright-artifact-")) if folder is None else Path(folder)
+    try:
+        write_artifact(Source.of(model, *call), choice, target, calibration=calibration)
+        made = OptimizedModel(open_graph(target, Tuning(threads=threads)), folder=target)
+    except BaseException:
+        if folder is None:
+            shutil.rmtree(target, ignore_errors=True)
+        raise
+    if folder is None:
+        _remove_with(made, target)
+    return made
+
+
+def _remove_with(owner: object, folder: Path) -> "weakref.finalize[..., Any]":
+    """Have a folder removed when its owner is gone, or at the end of the program; calling the result does it now."""
+    return weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
 
 
 def _example_call(form: BatchForm, data: Any, input_sample: Any) -> Call:
