@@ -1,0 +1,93 @@
+"""One YAML file, with the numbers and booleans of version 1.2."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from boxwright.core.errors import UsageError
+
+
+def dump(values: Mapping[str, Any]) -> str:
+    """Return plain values as YAML text."""
+    return yaml.dump(values, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def read_file(path: Path) -> Mapping[Any, Any]:
+    """Return the settings of a file, as plain values.
+
+    Raises:
+        UsageError: it can't be read, or holds something else.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = yaml.load(text, Loader=Loader)
+    except FileNotFoundError:
+        raise UsageError(f"Config file {str(path)!r} does not exist. Check the path.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"Config file {str(path)!r} can't be read as text: {error}.") from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise UsageError(f"Config file {str(path)!r} is not valid YAML: line {line}: {error.problem}.") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise UsageError(f"Config file {str(path)!r} is not valid YAML: line {line}: {error.reason}.") from None
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        raise UsageError(f"Config file {str(path)!r} must hold lines of `key: value`, not {type(values).__name__}.")
+    return values
+
+
+class Loader(yaml.SafeLoader):
+    """YAML with the numbers and booleans of version 1.2: 1e-3 is a number; yes, 012 and 1:30 are text."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return a mapping; a key that is there twice is an error."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if str(key.value) in seen:
+                raise _broken(f"key {key.value!r} is given twice", key)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep=deep)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Return a value; what is no such value is an error with a line number."""
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ValueError, KeyError, AttributeError) as error:  # `!!int x`, `!!timestamp x`, a number of 5,000 digits
+            raise _broken("unreadable value", node) from error
+
+
+class Dumper(yaml.SafeDumper):
+    """YAML that quotes whatever either version would take for something other than text."""
+
+    def represent_flat_list(self, values: list[Any]) -> yaml.Node:
+        """Return a list of numbers in one line, any other in several."""
+        in_one_line = all(isinstance(value, int | float) for value in values)
+        return self.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=in_one_line)
+
+    def represent_text(self, value: str) -> yaml.Node:
+        """Return text in the quotes that it needs."""
+        # Only in double quotes do all line breaks, such as U+0085, come back as they were.
+        return self.represent_scalar("tag:yaml.org,2002:str", value, style=None if value.isprintable() else '"')
+
+
+def _broken(problem: str, node: yaml.Node) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+Loader.yaml_implicit_resolvers = {}
+Dumper.add_representer(list, Dumper.represent_flat_list)
+Dumper.add_representer(str, Dumper.represent_text)
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F]+)", list("-+0123456789")),
+    ("float", r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?", list("-+.0123456789")),
+    ("float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", list("-+.")),
+):
+    for _dialect in (Loader, Dumper):
+        _dialect.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
