@@ -139,6 +139,7 @@ class _Agent:
     def __init__(self, channel: Channel, start: Start, folder: Path) -> None:
         self._channel = channel
         self._kill_s = _NEVER
+        self._parent = os.getppid()
         own = [os.path.abspath(entry) for entry in sys.path]
         path = [*own, *(entry for entry in start.path if entry not in own and os.path.exists(entry))]
         write_start(folder, start.job, None, path=path, argv=start.argv)
@@ -183,6 +184,9 @@ class _Agent:
                 selector.unregister(key.fd)
         if time.monotonic() >= self._kill_s:
             self._process.kill()
+        if os.getppid() != self._parent:
+            # Ray lets actors live on for a while after its own process on a machine has died.
+            raise EOFError("The engine's process on this machine has ended.")
 
     def _listen(self) -> None:
         self._channel.fill()

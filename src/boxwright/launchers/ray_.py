@@ -34,7 +34,6 @@ Spread = Literal["pack", "spread", "strict_pack", "strict_spread"]
 """How workers are laid over machines: close together, apart, on one only, on one each."""
 
 _STORE_BYTES = 80 << 20  # the smallest that Ray takes; nothing of ours goes through it
-_GRACE_S = 10.0  # how long a machine that was lost may take to come back before fewer workers will do
 _TURN_S = 0.25
 
 
@@ -50,6 +49,7 @@ class RayLauncher:
         min_workers: go on with as few where there is no room for all; None for all or nothing.
         restart: how often all workers start again after one died or its machine was lost.
         patience: how long workers may take to end when they are stopped.
+        room_timeout_s: how long to wait for room for all before fewer will do.
         start_timeout_s: how long Ray may take to find room and start the agents.
     """
 
@@ -61,6 +61,7 @@ class RayLauncher:
     min_workers: int | None = None
     restart: Restart = field(default_factory=Restart)
     patience: Patience = field(default_factory=Patience)
+    room_timeout_s: float = 10.0
     start_timeout_s: float = 120.0
 
     def __post_init__(self) -> None:
@@ -206,7 +207,11 @@ class _RayEngine:
 
     def place(self, invitation: Invitation, count: int, least: int, wait: Callable[[float], None]) -> "_RayPlacement":
         start_s = time.monotonic()
-        patience_s = self.launcher.start_timeout_s if least == count else min(_GRACE_S, self.launcher.start_timeout_s)
+        patience_s = (
+            self.launcher.start_timeout_s
+            if least == count
+            else min(self.launcher.room_timeout_s, self.launcher.start_timeout_s)
+        )
         while True:
             cpus = self._cpus(count)
             group = self._reserve(count, cpus)

@@ -36,7 +36,6 @@ from boxwright.launchers.wire import Invitation, Listener
 T = TypeVar("T")
 
 _LOOPBACK = "127.0.0.1"
-_GRACE_S = 10.0  # how long an executor that was lost may take to come back before fewer workers will do
 _TURN_S = 0.25
 _LEAVE_S = 10.0
 _FAILURES = (Py4JError, PySparkException, OSError)
@@ -52,6 +51,7 @@ class SparkLauncher:
         min_workers: go on with as few where there is no room for all; None for all or nothing.
         restart: how often all workers start again after one died or its executor was lost.
         patience: how long workers may take to end when they are stopped.
+        room_timeout_s: how long to wait for room for all before fewer will do.
         start_timeout_s: how long Spark may take to find room and start the tasks.
     """
 
@@ -62,6 +62,7 @@ class SparkLauncher:
     min_workers: int | None = None
     restart: Restart = field(default_factory=Restart)
     patience: Patience = field(default_factory=Patience)
+    room_timeout_s: float = 10.0
     start_timeout_s: float = 120.0
 
     def __post_init__(self) -> None:
@@ -102,7 +103,7 @@ class SparkLauncher:
                     f"cores_per_worker={self.cores_per_worker!r}, but the active session was started with "
                     f"spark.task.cpus={granted}. Leave it out, or start the session with that setting."
                 )
-            engine = _SparkEngine(context, granted, self.start_timeout_s)
+            engine = _SparkEngine(context, granted, self)
             return cast(T, run_on_engine(data, workers, engine=engine, terms=self._terms))
 
 
@@ -229,7 +230,7 @@ class _Task:
 class _SparkEngine:
     context: SparkContext
     task_cpus: int
-    start_timeout_s: float
+    launcher: SparkLauncher
 
     def listen(self) -> Listener:
         conf = self.context.getConf()
@@ -238,13 +239,17 @@ class _SparkEngine:
 
     def place(self, invitation: Invitation, count: int, least: int, wait: Callable[[float], None]) -> "_SparkPlacement":
         start_s = time.monotonic()
-        full_s = self.start_timeout_s if least == count else min(_GRACE_S, self.start_timeout_s)
+        full_s = (
+            self.launcher.start_timeout_s
+            if least == count
+            else min(self.launcher.room_timeout_s, self.launcher.start_timeout_s)
+        )
         while (room := self._count_slots()) < count:
             waited_s = time.monotonic() - start_s
             if waited_s > full_s and room >= least:
                 count = room
                 break
-            if waited_s > self.start_timeout_s:
+            if waited_s > self.launcher.start_timeout_s:
                 raise UsageError(
                     f"Spark has room for {room} of {count} workers with {self.task_cpus} cores each after "
                     f"{waited_s:.0f} s (master {self.context.master!r}). Ask for fewer, give it more executors, or say "

@@ -1,0 +1,174 @@
+"""Launches on a Ray cluster of two nodes: places, results, and what is killed in between."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from support.clusters import RayCluster
+from support.faults import Learning
+from support.processes import has_ended
+
+from boxwright.core.errors import UsageError
+from boxwright.core.world import World
+from boxwright.launchers.base import WorkerFailed
+from boxwright.launchers.placement import make_workers_anywhere
+from boxwright.launchers.restart import Restart
+from boxwright.launchers.subprocess_ import SubprocessLauncher
+
+pytest.importorskip("ray", reason="ray is not installed")
+from boxwright.launchers.ray_ import RayLauncher
+
+pytestmark = pytest.mark.xdist_group("ray")
+
+WORKERS = make_workers_anywhere(2)
+ON_BOTH = RayLauncher(spread="spread", cores_per_worker=1)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """What two workers of this machine learn when nothing happens to them."""
+    workers = [replace(worker, anywhere=False) for worker in WORKERS]
+    return SubprocessLauncher().run(Learning(tmp_path_factory.mktemp("undisturbed")), workers)[0]
+
+
+def test_each_worker_is_on_its_node_and_finds_the_other(ray_cluster: RayCluster):
+    def job(world: World) -> list[tuple[int, ...]]:
+        import torch
+        from torch import distributed
+
+        distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
+        own = torch.tensor([world.rank, world.node_rank, world.local_rank, world.local_world_size])
+        places = [torch.zeros_like(own) for _ in range(world.world_size)]
+        distributed.all_gather(places, own)
+        return [tuple(place.tolist()) for place in places]
+
+    # Where the machine's name resolves to loopback, gloo would by itself listen where nobody can call.
+    assert ON_BOTH.run(job, WORKERS) == [(0, 0, 0, 1), (1, 1, 0, 1)]
+
+
+def test_the_rendezvous_is_on_the_first_workers_node(ray_cluster: RayCluster):
+    def job(world: World) -> tuple[str, str, str | None]:
+        with socket.socket() as sock:
+            sock.bind((world.master_addr, world.master_port))
+        return world.master_addr, os.environ["BOXWRIGHT_RENDEZVOUS"], os.environ.get("GLOO_SOCKET_IFNAME")
+
+    address, rendezvous, interface = ON_BOTH.run(job, WORKERS)
+
+    assert rendezvous.startswith(f"{address}:")
+    assert interface is not None
+
+
+def test_the_weights_are_those_of_subprocess(ray_cluster: RayCluster, tmp_path: Path, undisturbed: list[float]):
+    assert ON_BOTH.run(Learning(tmp_path), WORKERS) == (pytest.approx(undisturbed, abs=1e-6), 0)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_killed_rank_costs_nothing_but_time(
+    ray_cluster: RayCluster, tmp_path: Path, undisturbed: list[float], seed: int
+):
+    launcher = replace(ON_BOTH, restart=Restart(max_restarts=1))
+
+    assert launcher.run(Learning.with_seed(tmp_path, "rank", seed), WORKERS) == (undisturbed, 1)
+
+
+@pytest.mark.parametrize("seed", [3, 4, 5])
+def test_a_lost_node_costs_nothing_but_time(
+    ray_cluster: RayCluster, tmp_path: Path, undisturbed: list[float], seed: int
+):
+    launcher = replace(ON_BOTH, restart=Restart(max_restarts=1))
+
+    assert launcher.run(Learning.with_seed(tmp_path, "node", seed), WORKERS) == (undisturbed, 1)
+
+
+def test_without_restarts_a_lost_node_is_told(ray_cluster: RayCluster, tmp_path: Path):
+    with pytest.raises(WorkerFailed, match=r"Worker \d was (lost with its agent on|killed by)") as caught:
+        ON_BOTH.run(Learning(tmp_path, "node", step=2), WORKERS)
+
+    assert caught.value.kind == "death"
+
+
+def test_fewer_workers_will_do_only_where_that_is_allowed(ray_cluster: RayCluster, caplog: pytest.LogCaptureFixture):
+    def job(world: World) -> int:
+        return world.world_size
+
+    strict = replace(ON_BOTH, start_timeout_s=1.0)
+    with pytest.raises(UsageError, match=r"Ray has no room for 4 workers with 1 CPUs each.*min_workers"):
+        strict.run(job, make_workers_anywhere(4))
+
+    relaxed = replace(ON_BOTH, min_workers=2, room_timeout_s=1.0)
+    assert relaxed.run(job, make_workers_anywhere(4)) == 3
+    assert "There is room for 3 of 4 workers, and min_workers=2 allows it" in caplog.text
+
+
+def test_another_clusters_address_is_refused(ray_cluster: RayCluster):
+    with pytest.raises(UsageError, match="this program is connected to Ray at"):
+        RayLauncher(address="127.0.0.1:1").run(lambda world: None, WORKERS)
+    with pytest.raises(UsageError, match="ray job submit"):
+        RayLauncher(address="ray://127.0.0.1:1").run(lambda world: None, WORKERS)
+
+
+# A program whose streams are its own logger's, without `fileno`, and which starts its own Ray.
+OWN_RAY = """
+import signal, sys
+import psutil, ray
+from boxwright.launchers.placement import make_workers_anywhere
+from boxwright.launchers.ray_ import RayLauncher
+
+class Stream:
+    def __init__(self): self.text = ""
+    def write(self, text): self.text += text
+
+def job(world):
+    print("hello")
+    return world.rank, world.world_size
+
+real = sys.stdout
+sys.stdout, sys.stderr = Stream(), Stream()
+before = signal.getsignal(signal.SIGTERM)
+result = RayLauncher().run(job, make_workers_anywhere(2))
+assert result == (0, 2), result
+assert sorted(sys.stdout.text.splitlines()) == ["[rank 0] hello", "[rank 1] hello"], sys.stdout.text
+assert not ray.is_initialized()
+assert signal.getsignal(signal.SIGTERM) is before
+left = [child.cmdline()[:3] for child in psutil.Process().children(recursive=True)]
+assert not left, left
+real.write("all is well")
+"""
+
+
+def test_a_ray_of_its_own_is_stopped_again_and_streams_without_fileno_work():
+    done = subprocess.run([sys.executable, "-c", OWN_RAY], capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.stdout == "all is well", done.stderr
+
+
+KILLED = """
+import os, sys, threading
+from boxwright.launchers.placement import make_workers_anywhere
+from boxwright.launchers.ray_ import RayLauncher
+
+def job(world):
+    print("running", os.getpid(), flush=True)
+    threading.Event().wait(120)
+
+RayLauncher(address=sys.argv[1], spread="spread").run(job, make_workers_anywhere(2))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_driver_that_ends_takes_its_workers_along(ray_cluster: RayCluster, number: int):
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, ray_cluster.address], stdout=subprocess.PIPE, text=True
+    ) as driver:
+        assert driver.stdout is not None
+        pids = [int(next(line for line in driver.stdout if "running" in line).split()[-1]) for _ in range(2)]
+        driver.send_signal(number)
+
+    assert driver.returncode == -number
+    assert all(has_ended(pid, within_s=30) for pid in pids)

@@ -1,0 +1,98 @@
+"""A small job that learns, saves and goes on, and ways to kill parts of it while it does."""
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from boxwright.core.world import World
+from boxwright.launchers.base import current_attempt
+
+STEPS = 12
+_SAVE_EVERY = 3
+
+Victim = Literal["nobody", "rank", "node", "executor"]
+
+
+@dataclass(frozen=True)
+class Learning:
+    """Learns a small linear map over all workers, from its last checkpoint on; `kill` happens in the first attempt.
+
+    Attributes:
+        folder: where the checkpoint is.
+        victim: what is killed.
+        step: when.
+        rank: the worker that does it: itself, its Ray node, or its Spark executor.
+    """
+
+    folder: Path
+    victim: Victim = "nobody"
+    step: int = 0
+    rank: int = 0
+
+    @classmethod
+    def with_seed(cls, folder: Path, victim: Victim, seed: int) -> "Learning":
+        """Return a job in which the victim dies at a moment that the seed chooses."""
+        moment = random.Random(seed)
+        return cls(folder, victim, step=moment.randrange(STEPS), rank=moment.randrange(2))
+
+    def __call__(self, world: World) -> tuple[list[float], int]:
+        """Return the weights, and how often the group was started."""
+        import torch
+        from torch import distributed, nn
+
+        distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
+        torch.manual_seed(0)
+        model = nn.Linear(8, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        file, first = self.folder / "state.pt", 0
+        if current_attempt() and file.exists():
+            saved = torch.load(file, weights_only=True)
+            model.load_state_dict(saved["model"])
+            optimizer.load_state_dict(saved["optimizer"])
+            first = saved["step"]
+        for step in range(first, STEPS):
+            self._kill(world, step)
+            numbers = torch.Generator().manual_seed(1000 * step + world.rank)
+            inputs = torch.randn(16, 8, generator=numbers)
+            optimizer.zero_grad()
+            (model(inputs) - inputs[:, :2]).square().mean().backward()
+            for parameter in model.parameters():
+                distributed.all_reduce(parameter.grad)
+                parameter.grad /= world.world_size
+            optimizer.step()
+            if (step + 1) % _SAVE_EVERY == 0 and world.is_first:
+                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1}
+                torch.save(state, file.with_suffix(".draft"))
+                os.replace(file.with_suffix(".draft"), file)
+        return [value for p in model.parameters() for value in p.flatten().tolist()], current_attempt()
+
+    def _kill(self, world: World, step: int) -> None:
+        if current_attempt() or step != self.step or self.victim == "nobody":
+            return
+        if self.victim == "node":
+            # Whoever is not on the head does it, whatever its rank.
+            raylet = _ancestor(lambda process: process.name() == "raylet")
+            if raylet is None or "--head" in raylet.cmdline():
+                return
+            raylet.kill()
+        elif world.rank != self.rank:
+            return
+        elif self.victim == "executor":
+            executor = _ancestor(lambda process: process.name() == "java")
+            assert executor is not None
+            executor.kill()
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+        threading.Event().wait(60)  # the end comes from outside
+
+
+def _ancestor(fits: Callable[[psutil.Process], bool]) -> psutil.Process | None:
+    return next((process for process in psutil.Process().parents() if fits(process)), None)
