@@ -75,6 +75,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "openvino_bf16": _method("openvino", "bf16"),
         "openvino_fp16": _method("openvino", "fp16"),
         "openvino_int8": _method("openvino", "int8"),
+        "openvino_int8_bf16": _method("openvino", "int8", mode="bf16"),
         "onnxruntime_fp32": _method("onnxruntime", "fp32"),
         "onnxruntime_int8_qlinear": _method("onnxruntime", "int8", mode="qlinear"),
         "onnxruntime_int8_integer": _method("onnxruntime", "int8", mode="integer"),

@@ -1,5 +1,7 @@
 """A converted model as its user calls it: tensors or arrays in, the model's own structure out."""
 
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from boxwright.core.errors import UsageError
-from boxwright.core.signature import Signature
+from boxwright.core.signature import Array, Signature
 from boxwright.core.structure import flatten
 from boxwright.runtimes.base import Graph
 
@@ -43,17 +45,29 @@ class OptimizedModel:
         Raises:
             UsageError: the call is built otherwise than the one that the model was converted with.
         """
-        leaves, _ = flatten((args, kwargs))
-        with_torch = any(hasattr(leaf, "detach") for leaf in leaves)
-        if with_torch:
-            args, kwargs = _to_numpy(args), _to_numpy(kwargs)
-        outputs = self._graph.run(self.signature.flatten_call(args, kwargs))
-        if with_torch:
-            torch = import_module("torch")  # the caller has it
-            return self.signature.build_result([torch.from_numpy(np.ascontiguousarray(a)) for a in outputs])
-        return self.signature.build_result(outputs)
+        arrays, with_torch = self._flatten(args, kwargs)
+        return self._build(self._graph.run(arrays), with_torch=with_torch)
 
     forward = __call__
+
+    def map(self, calls: Iterable[Any]) -> Iterator[Any]:
+        """Yield the outputs of many calls in their order, computed side by side where the model can do that.
+
+        Args:
+            calls: the inputs of one call each: a tensor or array, a tuple of positional or a dict of keyword inputs.
+        """
+        kinds: deque[bool] = deque()
+
+        def flat() -> Iterator[list[Array]]:
+            for call in calls:
+                kwargs = dict(call) if isinstance(call, Mapping) else {}
+                args = () if kwargs else tuple(call) if isinstance(call, list | tuple) else (call,)
+                arrays, with_torch = self._flatten(args, kwargs)
+                kinds.append(with_torch)
+                yield arrays
+
+        for outputs in self._graph.run_all(flat()):
+            yield self._build(outputs, with_torch=kinds.popleft())
 
     def eval(self) -> "OptimizedModel":
         """Return the model itself: it is in evaluation mode already."""
@@ -68,6 +82,19 @@ class OptimizedModel:
         if mode:
             raise UsageError("A converted model can't be trained. Train the original, and convert it again.")
         return self
+
+    def _flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Array], bool]:
+        leaves, _ = flatten((args, kwargs))
+        with_torch = any(hasattr(leaf, "detach") for leaf in leaves)
+        if with_torch:
+            args, kwargs = _to_numpy(args), _to_numpy(kwargs)
+        return self.signature.flatten_call(args, kwargs), with_torch
+
+    def _build(self, outputs: Sequence[Array], *, with_torch: bool) -> Any:
+        if with_torch:
+            torch = import_module("torch")  # the caller has it
+            return self.signature.build_result([torch.from_numpy(np.ascontiguousarray(a)) for a in outputs])
+        return self.signature.build_result(outputs)
 
     def close(self) -> None:
         """Give back what the model holds."""

@@ -383,17 +383,29 @@ class InferenceOptimizer:
         return torch.inference_mode() if any(isinstance(m, nn.Module) for m in models) else nullcontext()
 
     @staticmethod
-    def to_multi_instance(model: OptimizedModel, num_instances: int, **options: Any) -> Any:
-        """Return several copies of a converted model that work side by side on their own cores.
+    def to_multi_instance(
+        model: OptimizedModel, num_processes: int, *, cores: Sequence[Sequence[int]] | None = None
+    ) -> OptimizedModel:
+        """Return a model that is called like the given one and works in several processes, each with its own cores.
+
+        One call goes to one process; `map(batches)` keeps all of them busy and gives the answers in order. Call
+        `close()` at the end.
+
+        Args:
+            model: a converted model.
+            num_processes: how many processes.
+            cores: the logical cpus of each; by default the physical cores, split evenly.
 
         Raises:
-            UsageError: the model has no artifact.
+            UsageError: the model has no artifact, or there are fewer cores than processes.
         """
-        from boxwright.runtimes.instances import to_multi_instance
-
         if not isinstance(model, OptimizedModel) or model.folder is None:
             raise UsageError("Only a converted model can be copied. Get one from get_model(), trace() or quantize().")
-        return to_multi_instance(model.folder, num_instances, **options)
+        from boxwright.runtimes.instances import to_multi_instance
+
+        return OptimizedModel(
+            to_multi_instance(model.folder, num_processes, cores=cores), method=model.method, folder=model.folder
+        )
 
 
 def _convert(

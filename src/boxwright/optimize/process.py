@@ -230,6 +230,11 @@ class Child:
             return (self._home / _STAGE).read_text(encoding="utf-8") or self._stage
         return self._stage
 
+    @property
+    def resident_bytes(self) -> int:
+        """The memory that the process and all it has started have in use now."""
+        return _resident_bytes(self._process.pid)
+
     def close(self) -> None:
         """End the process and all it has started, and close its files; closing twice is allowed."""
         if self._log.closed:

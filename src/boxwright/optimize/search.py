@@ -12,7 +12,7 @@ from boxwright.optimize.trial import Tried
 
 _log = get_logger(__name__)
 _FIRST = 2
-_RANK_SAMPLES = 8
+_RANK_SAMPLES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,8 @@ class RankJob:
 
         channel.enter("rank")
         case = read_case(self.case)
-        return tuple(rank_layers(case.source(), list(islice(case.calibration(), _RANK_SAMPLES))))
+        ranked = rank_layers(case.source(), list(islice(case.calibration(), _RANK_SAMPLES)))
+        return tuple(name for name, _ in ranked)
 
 
 def put_back(

@@ -99,6 +99,7 @@ class _Study:
             cores=tuple(sorted(c for core in some for c in core.cpus)),
         )
         self._ranked: tuple[str, ...] | None = None
+        self._last_kept: tuple[str, ...] = ()
         self._done = 0
 
     def run(self) -> Report:
@@ -170,6 +171,7 @@ class _Study:
             threads=self._threads,
             cache=self._store.folder / "tries" / "statistics",
         )
+        self._last_kept = keep_float
         log = self._store.log(method)
         if not keep_float:
             log.unlink(missing_ok=True)
@@ -194,7 +196,7 @@ class _Study:
             tries=self._config.search_tries,
         )
         # The artifact on disk is the last try's; the nearest may be an earlier one.
-        if found.status == "successful" and loss(found) > budget:
+        if found.status == "successful" and found.kept != self._last_kept:
             again = self._attempt(method, found.kept)
             return replace(again, note=found.note) if again.status == "successful" else again
         return found
@@ -247,6 +249,8 @@ class _Study:
             status = "early stopped"
         if drop is not None and not drop.sure and self._config.max_drop is not None:
             note = "; ".join(filter(None, [note, "the metric gives one number, so there is no interval of the drop"]))
+        if tried.recipe.get("note"):  # the runtime has something to say: a precision that this cpu lacks, say
+            note = "; ".join(filter(None, [note, str(tried.recipe["note"])]))
         log = self._store.log(method)
         return Row(
             method=method,

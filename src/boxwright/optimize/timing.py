@@ -1,7 +1,7 @@
 """Latency that can be compared: every model in its own warm child, taking turns, so that noise hits all alike."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,7 +20,8 @@ _log = get_logger(__name__)
 _TURN_RUNS = 5
 _TRIAL_ROUNDS = 2
 _WARM_RUNS = 3
-_WARM_S = 2.0
+_WARM_S = 0.2
+_SPARE_BYTES = 256 << 20
 
 
 class Target(Protocol):
@@ -106,7 +107,7 @@ class TimingJob:
         start_s = time.perf_counter()
         for _ in range(_WARM_RUNS):
             graph.run(arrays)
-        while time.perf_counter() - start_s < _WARM_S / 10:  # quick models need more runs until all is settled
+        while time.perf_counter() - start_s < _WARM_S:  # quick models need more runs until all is settled
             graph.run(arrays)
 
         def handle(question: dict[str, Any]) -> Any:
@@ -146,7 +147,6 @@ def race(
     rules: RaceRules,
     limits: Limits,
     logs: Path,
-    needs_bytes: Mapping[str, int] | None = None,
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, Latency]:
     """Return the latency of several models, each loaded in a child of its own, which take turns.
@@ -161,35 +161,43 @@ def race(
         rules: how often, how long, and when to give up.
         limits: of each child.
         logs: a folder for what the children print.
-        needs_bytes: how much memory each model is expected to need.
-        advance: called after each model.
+        advance: called when a model is done.
     """
     results: dict[str, Latency] = {}
-    for wave in _make_waves(list(targets), needs_bytes or {}, rules.baseline):
-        found = _race_wave(nursery, {name: targets[name] for name in wave}, inputs, rules, limits, logs)
+    first = [name for name in targets if name == rules.baseline]
+    waiting = [name for name in targets if name != rules.baseline]
+    while waiting or not results:
+        children: dict[str, Child] = {}
+        try:
+            for name in [*first, *waiting]:
+                if len(children) > len(first) and not _fits(children.values()):
+                    break
+                job = TimingJob(target=targets[name], inputs=inputs, threads=limits.threads)
+                # One after the other: a model that is being loaded must not disturb one that warms up.
+                children[name] = nursery.start(job, limits=limits, log=logs / f"{name}.log")
+                try:
+                    children[name].listen()
+                    children[name].pause()
+                except ChildFailed as error:
+                    results[name] = Latency(failure=str(error))
+            found = _take_turns({n: c for n, c in children.items() if not results.get(n, Latency()).failure}, rules)
+        finally:
+            for child in children.values():
+                child.close()
         for name, latency in found.items():
             results[name] = _join(results[name], latency) if name in results else latency
+        waiting = [name for name in waiting if name not in children]
+        for _ in children:
             advance()
-    return results
+        if waiting:
+            _log.info("Memory does not hold all models at once; %d are timed after the others.", len(waiting))
+    return {name: results[name] for name in targets}
 
 
-def _make_waves(names: Sequence[str], needs_bytes: Mapping[str, int], baseline: str) -> list[list[str]]:
-    free = read_memory().usable_bytes * 0.7
-    first = [name for name in names if name == baseline]
-    room = free - sum(needs_bytes.get(name, 0) for name in first)
-    waves, used = [list(first)], 0.0
-    for name in names:
-        if name == baseline:
-            continue
-        need = needs_bytes.get(name, 0)
-        if used + need > room and len(waves[-1]) > len(first):
-            waves.append(list(first))
-            used = 0.0
-        waves[-1].append(name)
-        used += need
-    if len(waves) > 1:
-        _log.info("Memory does not hold all models at once: they are timed in %d waves.", len(waves))
-    return waves
+def _fits(children: Iterable[Child]) -> bool:
+    """Return whether memory is left for one more model like the largest of these."""
+    largest = max(child.resident_bytes for child in children)
+    return read_memory().usable_bytes > 1.5 * largest + _SPARE_BYTES
 
 
 def _join(one: Latency, other: Latency) -> Latency:
@@ -199,46 +207,25 @@ def _join(one: Latency, other: Latency) -> Latency:
     return replace(one, timing=Timing(samples_ms=samples), peak_bytes=max(one.peak_bytes, other.peak_bytes))
 
 
-def _race_wave(
-    nursery: Nursery, targets: Mapping[str, Target], inputs: Path, rules: RaceRules, limits: Limits, logs: Path
-) -> dict[str, Latency]:
-    children: dict[str, Child] = {}
+def _take_turns(children: Mapping[str, Child], rules: RaceRules) -> dict[str, Latency]:
+    """Return the latency of models that are loaded and warm."""
     results: dict[str, Latency] = {}
-    samples: dict[str, list[float]] = {name: [] for name in targets}
-    try:
-        for name, target in targets.items():
-            job = TimingJob(target=target, inputs=inputs, threads=limits.threads)
-            # One after the other: a model that is being loaded must not disturb one that warms up.
+    samples: dict[str, list[float]] = {name: [] for name in children}
+    waiting, turn = list(children), 0
+    while waiting:
+        for place in range(len(waiting)):
+            name = waiting[(turn + place) % len(waiting)]
             try:
-                child = nursery.start(job, limits=limits, log=logs / f"{name}.log")
-                children[name] = child
-                child.listen()
-                child.pause()
+                samples[name] += _take_turn(children[name], samples[name], rules)
             except ChildFailed as error:
                 results[name] = Latency(failure=str(error))
-        turn = 0
-        waiting = [name for name in targets if name not in results]
-        while waiting:
-            for place in range(len(waiting)):
-                name = waiting[(turn + place) % len(waiting)]
-                try:
-                    samples[name] += _take_turn(children[name], samples[name], rules)
-                except ChildFailed as error:
-                    results[name] = Latency(failure=str(error))
-            turn += 1
-            waiting = [n for n in waiting if n not in results and not _is_done(samples[n], turn, rules)]
-            if turn == _TRIAL_ROUNDS:
-                hopeless = [n for n in waiting if _is_hopeless(n, samples, rules)]
-                for name in hopeless:
-                    results[name] = _finish(children[name], samples[name], stopped=True)
-                waiting = [n for n in waiting if n not in hopeless]
-        for name in targets:
-            if name not in results:
-                results[name] = _finish(children[name], samples[name])
-    finally:
-        for child in children.values():
-            child.close()
-    return {name: results[name] for name in targets}
+        turn += 1
+        waiting = [n for n in waiting if n not in results and not _is_done(samples[n], turn, rules)]
+        if turn == _TRIAL_ROUNDS:
+            for name in [n for n in waiting if _is_hopeless(n, samples, rules)]:
+                results[name] = _finish(children[name], samples[name], stopped=True)
+                waiting.remove(name)
+    return {n: results[n] if n in results else _finish(children[n], samples[n]) for n in children}
 
 
 def _take_turn(child: Child, sofar_ms: Sequence[float], rules: RaceRules) -> list[float]:

@@ -173,3 +173,11 @@ def test_a_converted_model_answers_in_the_kind_it_was_asked() -> None:
     with pytest.raises(UsageError, match="can't be trained"):
         model.train()
     assert model.train(False) is model
+
+
+def test_many_calls_are_answered_in_their_order() -> None:
+    model = OptimizedModel(DoublingGraph())
+    calls = [torch.full((1, 3), 1.0), (np.full((1, 3), 2, np.float32),), [torch.full((2, 3), 3.0)]]
+    found = list(model.map(calls))
+    assert [float(f[0, 0]) for f in found] == [2.0, 4.0, 6.0]
+    assert [isinstance(f, torch.Tensor) for f in found] == [True, False, True]

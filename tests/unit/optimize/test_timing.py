@@ -96,14 +96,12 @@ def test_memory_that_is_short_makes_waves_with_the_baseline_in_each(
     nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timing, "read_memory", lambda: Memory(total_bytes=1000, available_bytes=1000))
-    needs = {"a": 200, "b": 300, "c": 300}
-    advanced: list[int] = []
-    found = _race(
-        nursery, tmp_path, RaceRules(runs=4, baseline="a"), names="abc", needs_bytes=needs,
-        advance=lambda: advanced.append(1),
-    )  # fmt: skip
+    done: list[int] = []
+    rules = RaceRules(runs=4, baseline="a")
+    found = _race(nursery, tmp_path, rules, names="abc", advance=lambda: done.append(1))
     assert list(found) == ["a", "b", "c"]
     assert {name: latency.timing.runs for name, latency in found.items() if latency.timing} == {"a": 8, "b": 4, "c": 4}
+    assert len(done) == 4
 
 
 def test_inputs_come_back_as_they_were(tmp_path: Path) -> None:
