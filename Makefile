@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable ".[export,plots]" --group dev
+		--editable ".[export,plots,ray,spark]" --group dev
 	touch $(READY)
 
 demo: setup
@@ -37,8 +37,9 @@ check: setup
 	$(BIN)/lint-imports --no-cache
 
 # Two test processes with one computing thread each: threads of two processes on the same cores wait for each other.
+# Tests that share a cluster stay in one of them (loadgroup).
 unit: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 fmt: setup
 	$(BIN)/ruff format .

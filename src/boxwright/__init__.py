@@ -24,6 +24,8 @@ _HOMES = {
     "Trainer": "boxwright.accel.trainer",
     "Estimator": "boxwright.accel.estimator",
     "Plan": "boxwright.accel.plan",
+    "init_context": "boxwright.accel.context",
+    "stop_context": "boxwright.accel.context",
     "InferenceOptimizer": "boxwright.optimize.optimizer",
     "TrainConfig": "boxwright.recipes.train",
     "train": "boxwright.recipes.train",

@@ -69,6 +69,12 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
             target="boxwright.launchers.spark_:SparkLauncher", packages=("pyspark", "cloudpickle"), extra="spark"
         ),
     },
+    "engine": {
+        "ray": Entry(target="boxwright.launchers.ray_:open_ray", packages=("ray", "cloudpickle"), extra="ray"),
+        "spark": Entry(
+            target="boxwright.launchers.spark_:open_spark", packages=("pyspark", "cloudpickle"), extra="spark"
+        ),
+    },
     "recipe": {
         "train": Entry(target="boxwright.recipes.train:train", packages=("torch", "safetensors"), extra="train"),
         "train_config": Entry(target="boxwright.recipes.train:TrainConfig", packages=("torch",), extra="train"),

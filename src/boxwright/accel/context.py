@@ -1,0 +1,154 @@
+"""An engine for a whole program: `init_context` starts Spark or Ray or connects to it, `stop_context` ends it again."""
+
+import re
+from collections.abc import Mapping
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Literal, get_args
+
+from boxwright.core import catalogue
+from boxwright.core.errors import UsageError, suggest
+
+ClusterMode = Literal["local", "standalone", "yarn-client", "k8s-client", "ray"]
+"""`local`: Spark on this machine. `standalone`, `yarn-client`, `k8s-client`: Spark on a cluster. `ray`: Ray."""
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_open: list["Context"] = []  # at most one: the engines themselves know no more than one a process
+
+
+class Context:
+    """An engine that is running for this program; leaving the `with` block or `stop()` ends it.
+
+    Attributes:
+        cluster_mode: as it was asked for.
+        strategy: what `TorchNano`, `Trainer` and `train` call it: "spark" or "ray".
+    """
+
+    def __init__(self, cluster_mode: ClusterMode, strategy: str, stack: ExitStack) -> None:
+        """Hold what `stack` closes."""
+        self.cluster_mode, self.strategy = cluster_mode, strategy
+        self._stack = stack
+
+    def __enter__(self) -> "Context":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End what was started; a second call does nothing."""
+        if self in _open:
+            _open.remove(self)
+        self._stack.close()
+
+
+def init_context(
+    cluster_mode: ClusterMode = "local",
+    cores: int | Literal["*"] = "*",
+    memory: str | None = None,
+    num_nodes: int | None = None,
+    address: str | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> Context:
+    """Start an engine, or connect to one, for launches with strategy "spark" or "ray".
+
+    A session or a `ray.init` that the program has already is used, and left running by `stop_context`. YARN and
+    Kubernetes are reached by the same code as a standalone master, but that is not tested.
+
+    Args:
+        cluster_mode: which engine, and where.
+        cores: of this machine, or of each node of a cluster; "*" for all.
+        memory: of each node's executor, or what Ray may promise to tasks, such as "4g"; None for the engine's choice.
+        num_nodes: how many executors a cluster gives; None for the cluster's own choice.
+        address: of the Spark master, of the Kubernetes API or of the Ray cluster.
+        settings: more of Spark's settings, by their names.
+
+    Raises:
+        UsageError: a choice is unknown or does not belong to the mode, or a context is open.
+        MissingDependencyError: the engine is not installed.
+    """
+    if _open:
+        raise UsageError(f"A context is open already ({_open[0].cluster_mode!r}). Call stop_context() first.")
+    if cluster_mode not in get_args(ClusterMode):
+        modes = get_args(ClusterMode)
+        raise UsageError(
+            f"Unknown cluster_mode {cluster_mode!r}.{suggest(str(cluster_mode), modes)} "
+            f"Choose from: {', '.join(modes)}."
+        )
+    if cores != "*" and (isinstance(cores, bool) or not isinstance(cores, int) or cores < 1):
+        raise UsageError(f"cores={cores!r} is not possible. Use a whole number of at least 1, or '*'.")
+    if num_nodes is not None and num_nodes < 1:
+        raise UsageError(f"num_nodes={num_nodes!r} is not possible. Use 1 or more.")
+    size = None if memory is None else _parse_bytes(memory)
+    stack = ExitStack()
+    if cluster_mode == "ray":
+        _refuse(cluster_mode, settings=settings, num_nodes=num_nodes)
+        engine = catalogue.load("engine", "ray")
+        stack.enter_context(engine(address, cores=None if cores == "*" else cores, memory=size))
+    else:
+        master, chosen = _plan_spark(cluster_mode, cores, memory, num_nodes, address)
+        stack.enter_context(catalogue.load("engine", "spark")(master, chosen | dict(settings or {})))
+    context = Context(cluster_mode, "ray" if cluster_mode == "ray" else "spark", stack)
+    _open.append(context)
+    return context
+
+
+def stop_context() -> None:
+    """End what `init_context` started; without an open context nothing happens."""
+    while _open:
+        _open[-1].stop()
+
+
+def _plan_spark(
+    mode: ClusterMode, cores: int | Literal["*"], memory: str | None, num_nodes: int | None, address: str | None
+) -> tuple[str, dict[str, str]]:
+    """Return the master's URL and the settings of a session."""
+    if mode == "local":
+        _refuse(mode, address=address, num_nodes=num_nodes)
+        return f"local[{cores}]", {} if memory is None else {"spark.driver.memory": memory}
+    settings = {} if memory is None else {"spark.executor.memory": memory}
+    if cores != "*":
+        settings["spark.executor.cores"] = str(cores)
+    elif mode != "standalone":
+        raise UsageError(f"cluster_mode={mode!r} can't know how many cores a node has. Say cores=4, for instance.")
+    if mode == "standalone":
+        if num_nodes is not None:
+            if cores == "*":
+                raise UsageError(f"num_nodes={num_nodes!r} needs cores, a number: Spark counts cores, not nodes.")
+            settings["spark.cores.max"] = str(cores * num_nodes)
+        return _with_scheme("spark://", mode, address), settings
+    if num_nodes is not None:
+        settings["spark.executor.instances"] = str(num_nodes)
+    settings["spark.submit.deployMode"] = "client"
+    if mode == "yarn-client":
+        _refuse(mode, address=address)
+        return "yarn", settings
+    return _with_scheme("k8s://", mode, address), settings
+
+
+def _with_scheme(scheme: str, mode: str, address: str | None) -> str:
+    if address is None:
+        raise UsageError(f"cluster_mode={mode!r} needs an address, such as {scheme + 'host:port'!r}.")
+    return address if address.startswith(scheme) else scheme + address
+
+
+def _refuse(mode: str, **given: object) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise UsageError(f"{name}={value!r} says nothing to cluster_mode={mode!r}. Leave it out.")
+
+
+def _parse_bytes(text: str) -> int:
+    """Return a size in bytes.
+
+    Raises:
+        UsageError: it is none.
+
+    Example:
+        >>> _parse_bytes("2g")
+        2147483648
+    """
+    found = re.fullmatch(r"([0-9]+)([kmgt]?)b?", str(text).strip().lower())
+    if found is None:
+        raise UsageError(f"memory={text!r} can't be read. Write it as '4g' or '512m'.")
+    return int(found[1]) * _UNITS[found[2]]
