@@ -1,0 +1,122 @@
+"""The commands that users of YOLOX on Gaudi have in their scripts: all of them parse, and run for a few steps."""
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.hpu.process import run_on_hpu
+
+from boxwright.cli import build_parser, main
+from boxwright.cli import train as verb
+from boxwright.core.config import load_config
+from boxwright.data.synthetic import generate_scenes
+from boxwright.recipes.train import TrainConfig
+
+ONE = "--name yolox-s --batch-size 8 --data_dir /data/COCO --use_hpu"
+EIGHT = "--name yolox-s --devices 8 --batch-size 64 --data_dir /data/COCO --use_hpu"
+LISTS = "--hmp --hmp-opt-level O1 --hmp-fp32 ./ops_fp32_yolox.txt --hmp-bf16 ./ops_bf16_yolox.txt"
+COMMANDS = {
+    "one card, fp32": f"{ONE} steps 500 output_dir ./yolox_output",
+    "one card, bf16": f"{ONE} {LISTS} steps 500 output_dir ./yolox_output",
+    "eight cards, fp32": f"{EIGHT} max_epoch 2 output_dir ./yolox_output",
+    "eight cards, bf16": f"{EIGHT} {LISTS} max_epoch 2 output_dir ./yolox_output",
+    "eight cards, bf16, whole course": f"{EIGHT} {LISTS} print_interval 100 max_epoch 300 save_history_ckpt False "
+    "eval_interval 300 output_dir ./yolox_output",
+}
+EXPECTED: dict[str, dict[str, Any]] = {
+    "one card, fp32": {"batch": 8, "steps": 500, "num_processes": 1, "precision": "32"},
+    "one card, bf16": {"batch": 8, "steps": 500, "num_processes": 1, "precision": "bf16"},
+    "eight cards, fp32": {"batch": 64, "max_epoch": 2, "num_processes": 8, "precision": "32"},
+    "eight cards, bf16": {"batch": 64, "max_epoch": 2, "num_processes": 8, "precision": "bf16"},
+    "eight cards, bf16, whole course": {
+        "batch": 64, "max_epoch": 300, "num_processes": 8, "precision": "bf16", "print_interval": 100,
+        "save_history_ckpt": False, "eval_interval": 300,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_command_means_what_its_user_meant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    configs: list[TrainConfig] = []
+
+    class Stop(Exception):
+        pass
+
+    def catch(kind: type[TrainConfig], file: Path | None, words: list[str]) -> TrainConfig:
+        configs.append(load_config(kind, file, words))
+        raise Stop
+
+    monkeypatch.setattr("boxwright.core.config.load_config", catch)
+    monkeypatch.setenv("PT_HPU_LAZY_MODE", "0")  # what the command sets is put back after the test
+    monkeypatch.setenv("PT_HPU_AUTOCAST_LOWER_PRECISION_OPS_LIST", "")
+    monkeypatch.setenv("PT_HPU_AUTOCAST_FP32_OPS_LIST", "")
+    with pytest.raises(Stop):
+        main(["train", *shlex.split(COMMANDS[name])])
+    (config,) = configs
+    assert (config.model, config.device, config.lazy) == ("yolox_s", "hpu", None)
+    assert (config.data, config.output_dir) == (Path("/data/COCO"), Path("yolox_output"))
+    for key, value in EXPECTED[name].items():
+        assert getattr(config, key) == value, key
+    lists = (config.bf16_ops, config.fp32_ops)
+    assert lists == ((Path("ops_bf16_yolox.txt"), Path("ops_fp32_yolox.txt")) if "bf16" in name else (None, None))
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scenes")
+    generate_scenes(folder, images=20, seed=0, size_hw=(64, 64), classes=("circle", "square"))
+    return folder
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_command_runs_on_the_simulated_card(name: str, scenes: Path, tmp_path: Path) -> None:
+    (tmp_path / "ops_bf16_yolox.txt").write_text("conv2d\n")
+    (tmp_path / "ops_fp32_yolox.txt").write_text("batch_norm\n")
+    words = shlex.split(COMMANDS[name].replace("/data/COCO", str(scenes)))
+    # A small network, two cards for eight and two steps for hundreds; the rest is the user's.
+    words = [{"yolox-s": "yolox-nano", "64": "8", "500": "2"}.get(word, word) for word in words]
+    if "--devices" in words:
+        words[words.index("--devices") + 1] = "2"
+        words += ["compile=false"]  # each process would compile for itself
+    if "max_epoch" in words:
+        at = words.index("max_epoch")
+        words[at : at + 2] = ["steps", "2"]
+    finished = run_on_hpu("-m", "boxwright", "train", *words, "--size", "64", "--val", "0.2", folder=tmp_path)
+    assert finished.code == 0, finished.err
+    assert (tmp_path / "yolox_output" / "weights" / "last.safetensors").is_file()
+    assert [worker["optimizer_steps"] for worker in finished.workers] == [2] * (2 if "eight" in name else 1)
+    told = "--hmp is gone from the plugin and means --precision bf16 now" in finished.err
+    assert told == ("bf16" in name)
+    for worker in finished.workers:
+        lists = worker["variables"].get("PT_HPU_AUTOCAST_LOWER_PRECISION_OPS_LIST")
+        assert lists == (str(tmp_path / "ops_bf16_yolox.txt") if "bf16" in name else None)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--use_hpu --device cuda", "contradict each other"),
+        ("--use_hpu --hmp --hmp-opt-level O2", "of the old levels only O1"),
+        ("--use_hpu --hmp-opt-level O1", "does nothing without --hmp"),
+        ("--use_hpu --hmp-bf16 ops.txt", "Lists of operations are for autocast"),
+        ("--use_hpu --hmp --precision 32", "--hmp means bf16, and --precision is '32'"),
+        ("--use_hpu", "needs habana_frameworks, which is not installed"),
+        ("--use_lazy_mode", "lazy=True means nothing to device='cpu'"),
+    ],
+)
+def test_flags_that_contradict_each_other_are_refused(
+    words: str, message: str, scenes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "--data", str(scenes), "--out", str(tmp_path / "run"), *shlex.split(words)]) in (1, 2)
+    assert message in capsys.readouterr().err
+
+
+def test_every_spelling_of_a_flag_is_known() -> None:
+    parser = argparse.ArgumentParser()
+    verb.add_arguments(parser)
+    for flag, others in verb._ALIASES.items():
+        for other in others:
+            assert parser._option_string_actions[flag] is parser._option_string_actions[other]
+    assert build_parser()

@@ -1,0 +1,1 @@
+"""A made-up Gaudi plugin over the simulated device: the modules and names of the real one that Boxwright uses."""
