@@ -180,11 +180,6 @@ class Plan:
                 f"num_processes={processes!r} needs as many {device} devices, but there are {device_count}. "
                 f"Use num_processes={device_count!r} or fewer."
             )
-        if batch and batch % processes:
-            raise UsageError(
-                f"A batch of {batch} can't be shared by {processes} processes evenly. "
-                f"Use a batch of {batch - batch % processes or processes} or {batch + processes - batch % processes}."
-            )
         if cpu_for_each_process is not None and processes == 1:
             raise UsageError(
                 "cpu_for_each_process pins processes that are started. One process stays where it is: use "
@@ -202,6 +197,12 @@ class Plan:
                 notes.append("each process is on cpus near its device" if near_cpus else "processes share the cpus")
             else:
                 workers = tuple(make_workers(cpu, processes, cpu_for_each_process=cpu_for_each_process))
+        if batch and batch % processes:
+            below, above = batch - batch % processes, batch + processes - batch % processes
+            raise UsageError(
+                f"A batch of {batch} can't be shared by {processes} processes evenly. "
+                f"Use a batch of {f'{below} or ' if below else ''}{above}."
+            )
         if cpu.quota is not None and not elsewhere:
             notes.append(f"the container's quota of {cpu.quota:g} cpus limits the threads")
         if processes == 1 and not elsewhere:

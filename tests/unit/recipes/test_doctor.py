@@ -154,9 +154,9 @@ def test_a_package_that_is_not_there_is_missing(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.setattr(sys, "path_hooks", [])
     monkeypatch.delitem(sys.modules, "openvino", raising=False)
-    found = {package.name: package for package in find_packages()}
+    found = {(package.extra, package.name): package for package in find_packages()}
 
-    assert found["openvino"] == Package(name="openvino", extra="openvino", version=None)
+    assert found["openvino", "openvino"] == Package(name="openvino", extra="openvino", version=None)
 
 
 def test_every_extra_of_the_project_is_examined_and_no_other() -> None:

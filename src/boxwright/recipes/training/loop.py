@@ -6,39 +6,37 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
 from logging import DEBUG, INFO, WARNING
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from boxwright.accel.checkpoint import load_checkpoint, save_checkpoint
+from boxwright.accel.checkpoint import load_checkpoint
 from boxwright.accel.ema import WeightAverage
 from boxwright.accel.nano import TorchNano
-from boxwright.accel.norms import average_norms
 from boxwright.core import log
-from boxwright.core.config import to_dict, to_yaml
-from boxwright.core.errors import BoxwrightError, CheckpointError, UsageError
+from boxwright.core.config import to_dict
+from boxwright.core.errors import UsageError
 from boxwright.core.log import get_logger
 from boxwright.core.spec import Spec
 from boxwright.data.batch import Batch
 from boxwright.data.dataset import DetectionDataset
-from boxwright.data.fingerprint import compare, fingerprint
 from boxwright.data.loader import Loader
 from boxwright.detector.loss import Losses, yolox_loss
 from boxwright.detector.sizes import SIZES
-from boxwright.detector.weights import load_weights, read_state, save_weights
+from boxwright.detector.weights import load_weights, read_state
 from boxwright.detector.yolox import build
 from boxwright.recipes.training.config import Course, TrainConfig
 from boxwright.recipes.training.data import choose_recipe, leave_out_bad, make_dataset, make_loader, read_sets
 from boxwright.recipes.training.disk import is_full, writing_to
 from boxwright.recipes.training.fuse import fuse_blocks
+from boxwright.recipes.training.keeping import Keeper
 from boxwright.recipes.training.logbook import Callback
 from boxwright.recipes.training.loggers import make_callbacks
 from boxwright.recipes.training.memory import choose_batch, tell_what_fits
 from boxwright.recipes.training.optimizer import class_weights, freeze, make_optimizer
 from boxwright.recipes.training.progress import Progress, StepReport, clock
+from boxwright.recipes.training.recent import RecentLosses
 from boxwright.recipes.training.result import RunState, TrainResult
 from boxwright.recipes.training.score import score_model
 from boxwright.recipes.training.stopping import Watch
@@ -98,18 +96,26 @@ class Training:
         )
         self._loss = nano.hardware.compile(yolox_loss)
         self.state = RunState()
-        self._fingerprint = ""
-        if nano.is_global_zero:
-            self._fingerprint = self._lock_data(folder / "data.lock")
+        self._keeper = Keeper(
+            nano,
+            config,
+            spec=self.spec,
+            network=network,
+            average=self.average,
+            optimizer=optimizer,
+            course=self.course,
+            batch=self.batch,
+            records=self.records,
+        )
         if saved is not None:
-            self._resume(saved)
+            self.state = self._keeper.take_up(saved)
         self.callbacks: list[Callback] = []
         if nano.is_global_zero:
             self.callbacks = [*make_callbacks(folder, config.loggers, resume=config.resume), *callbacks]
         self._own_steps = 0
         self._trained_images = 0
         self._trained_s = 0.0
-        self._recent: list[tuple[int, Tensor, list[int]]] = []
+        self._recent = RecentLosses(self.records, folder / "weights", self.course.lr_per_image)
         self._told: dict[str, float] = {}
         self._watch = Watch(nano)
 
@@ -162,7 +168,7 @@ class Training:
                             self._save()
                         if stopped or self.course.in_last_phase(self.state.step) != last_phase:
                             break
-            self._check_losses()
+            self._recent.check()
             self._save()
         best = self.config.output_dir / "weights" / "best.safetensors"
         last = best.with_name("last.safetensors")
@@ -201,7 +207,7 @@ class Training:
                 images, targets, batch = next(batches)
                 last = part == self.config.accumulate - 1
                 losses = self._backward(images, targets, l1=l1, share_gradients=last)
-                self._recent.append((self.state.step, losses.total.detach(), batch.image_ids.tolist()))
+                self._recent.add(self.state.step, losses.total, batch.image_ids.tolist())
             if self.config.clip_norm:
                 self.nano.clip_gradients(self.model, self.optimizer, max_norm=self.config.clip_norm)
             self.optimizer.step()
@@ -241,7 +247,7 @@ class Training:
         """Tell what there is to tell."""
         step, total = self.state.step, self.course.total_steps
         if self._is_told(step):
-            self._check_losses()
+            self._recent.check()
             self._told = {name: float(value.detach()) for name, value in losses._asdict().items()}
         if not self.nano.is_global_zero:
             return
@@ -271,28 +277,6 @@ class Training:
             for callback in self.callbacks:
                 callback.on_step(step, values)
 
-    def _check_losses(self) -> None:
-        """Name the first step since the last look whose loss is not a number; one host read for all of them.
-
-        Raises:
-            BoxwrightError: there is one. The last checkpoint was written before it.
-        """
-        recent, self._recent = self._recent, []
-        if not recent:
-            return
-        values = torch.stack([total for _, total, _ in recent]).tolist()
-        for (step, _, image_ids), value in zip(recent, values, strict=True):
-            if not np.isfinite(value):
-                ids = set(image_ids)
-                names = [
-                    self.records.relative_path(i) for i, d in enumerate(self.records.image_ids.tolist()) if d in ids
-                ]
-                raise BoxwrightError(
-                    f"The loss of step {step} is {value}. Its images: {', '.join(names[:8])}. The last good checkpoint "
-                    f"is in {str(self.config.output_dir / 'weights')!r}. Lower lr_per_image, now "
-                    f"{self.course.lr_per_image:g}, or set clip_norm=35."
-                )
-
     # Scoring.
 
     def _evaluation_is_due(self) -> bool:
@@ -303,9 +287,9 @@ class Training:
 
     def _evaluate(self) -> bool:
         """Score the weights, keep the best; return whether patience has run out."""
-        self._check_losses()
-        network = self.average.model if self.config.ema else self.network
-        self._average_norms()
+        self._recent.check()
+        network = self._keeper.best_network
+        self._keeper.share_norms()
         start = time.perf_counter()
         metrics = score_model(self.nano, network, self.spec, self.held_out)
         values = {"AP": metrics.AP, "AP50": metrics.AP50, "AP75": metrics.AP75, "AR100": metrics.AR100}
@@ -322,109 +306,21 @@ class Training:
             )  # fmt: skip
             for callback in self.callbacks:
                 callback.on_evaluation(self.state.step, values)
-            weights = self.config.output_dir / "weights"
             if better:
-                save_weights(weights / "best.safetensors", network, self.spec)
+                self._keeper.save_best("best")
             if self.config.save_history_ckpt:
-                save_weights(weights / f"step_{self.state.step}.safetensors", network, self.spec)
+                self._keeper.save_best(f"step_{self.state.step}")
         self.model.train()
         for norm in self._frozen_norms:
             norm.eval()
         return bool(self.config.patience) and self.state.without_better >= self.config.patience
 
-    # Saving and going on.
-
-    def _average_norms(self) -> None:
-        """Give all processes the same batch-norm statistics: those that are scored, saved and taken up again."""
-        networks = (self.network, self.average.model) if self.config.ema else (self.network,)
-        average_norms(self.nano, *networks, leave=self.config.freeze)
-
     def _save(self) -> None:
-        """Write `last.pt` (all that --resume needs) and `last.safetensors` (the weights to use)."""
-        self._check_losses()
-        self._average_norms()
+        self._recent.check()
+        self._keeper.save(self.state)
         self._watch.note_saved()
-        if not self.nano.is_global_zero:
-            return
-        norms = torch._foreach_norm([p.detach() for p in self.network.parameters()])
-        if not torch.stack(list(norms)).isfinite().all():
-            raise BoxwrightError(
-                f"After step {self.state.step} the weights are no longer numbers, so they are not saved. The last "
-                f"good checkpoint is in {str(self.config.output_dir / 'weights')!r}. Lower lr_per_image, or set "
-                "clip_norm=35."
-            )
-        folder = self.config.output_dir / "weights"
-        save_checkpoint(
-            folder / "last.pt",
-            {
-                "format": 1,
-                "step": self.state.step,
-                "position": list(self.state.position),
-                "best": self.state.best,
-                "last": self.state.last,
-                "without_better": self.state.without_better,
-                "model": self.network.state_dict(),
-                "average": self.average.model.state_dict(),
-                "average_steps": self.average.steps,
-                "optimizer": self._inner_optimizer.state_dict(),
-                "scaler": self.nano.scaler_state(),
-                "rng": torch.get_rng_state(),
-                "data": self._fingerprint,
-                "course": [self.course.total_steps, self.course.steps_per_epoch, self.batch],
-                "world_size": self.nano.world_size,
-                "threads": torch.get_num_threads(),
-                "config": to_yaml(self.config),
-            },
-        )
-        save_weights(folder / "last.safetensors", self.average.model if self.config.ema else self.network, self.spec)
 
-    def _resume(self, saved: dict[str, Any]) -> None:
-        """Take up a run where its last whole checkpoint left it, and say what is not as it was.
-
-        Raises:
-            CheckpointError: it is of another run.
-        """
-        course = [self.course.total_steps, self.course.steps_per_epoch, self.batch]
-        if saved["course"] != course:
-            raise CheckpointError(
-                f"The checkpoint is of a run of {saved['course'][0]} steps, {saved['course'][1]} an epoch, at batch "
-                f"{saved['course'][2]}; this one is {course[0]}, {course[1]} and {course[2]}. Use the same data, "
-                "batch, max_epoch and steps, or start anew with --ckpt."
-            )
-        changes = []
-        if self._fingerprint and saved["data"] != self._fingerprint:
-            changes.append("the data")
-        if saved["world_size"] != self.nano.world_size:
-            changes.append(f"the number of processes ({saved['world_size']} then, {self.nano.world_size} now)")
-        if saved["threads"] != torch.get_num_threads():
-            changes.append(f"the number of threads ({saved['threads']} then, {torch.get_num_threads()} now)")
-        if changes and self.nano.is_global_zero:
-            _log.warning("Changed since the checkpoint: %s. The run goes on, but not bit by bit.", ", ".join(changes))
-        self.network.load_state_dict(saved["model"])
-        self.average.model.load_state_dict(saved["average"])
-        self.average.steps = saved["average_steps"]
-        self._inner_optimizer.load_state_dict(saved["optimizer"])
-        self.nano.load_scaler_state(saved["scaler"])
-        torch.set_rng_state(saved["rng"])
-        self.state = RunState(
-            step=saved["step"],
-            position=(saved["position"][0], saved["position"][1]),
-            best=saved["best"],
-            last=saved["last"],
-            without_better=saved["without_better"],
-        )
-        if self.nano.is_global_zero:
-            _log.info("Going on from step %d of %d.", self.state.step, self.course.total_steps)
-
-    def _lock_data(self, path: Path) -> str:
-        """Return the fingerprint of the training images; say what has changed since the run's first start."""
-        now = fingerprint(self.records)
-        if self.config.resume and path.exists():
-            for sentence in compare(path, self.records):
-                _log.warning("The data changed since the run began: %s", sentence)
-        else:
-            now.write_lock(path)
-        return now.digest
+    # Memory.
 
     def _tell_what_fits(self) -> str:
         assert self.dataset.recipe is not None
