@@ -59,14 +59,13 @@ def quantize(model: Any, source: Source, calibration: Calibration) -> tuple[Any,
         if cached.is_file():
             return openvino.Core().read_model(cached), recipe
     names = [port.name for port in source.signature.inputs]
-    samples = [dict(zip(names, sample, strict=True)) for sample in calibration.samples]
     try:
         with _quiet():
             quantised = nncf.quantize(
                 model,
-                nncf.Dataset(samples),
+                nncf.Dataset(calibration.samples, lambda sample: dict(zip(names, sample, strict=True))),
                 preset=nncf.QuantizationPreset.MIXED,
-                subset_size=len(samples),
+                subset_size=len(calibration.samples),
                 ignored_scope=nncf.IgnoredScope(names=kept, types=recipe["ignored_types"], validate=False),
                 advanced_parameters=AdvancedQuantizationParameters(disable_bias_correction=True),
             )
