@@ -13,6 +13,7 @@ import torch
 from support.estimation import (
     SAMPLES,
     Diary,
+    KillOnce,
     assert_same_weights,
     make_estimator,
     make_loader,
@@ -283,6 +284,19 @@ def test_a_creator_may_split_the_data_itself_even_unevenly() -> None:
     assert stats[0]["num_samples"] == 4, "one step of 2 + 2: after it the second worker has no batch left"
 
 
+def split_at_random(config: dict[str, Any], batch_size: int | None) -> DataLoader[Any]:
+    _, held_out = torch.utils.data.random_split(make_set(), [10, SAMPLES - 10])
+    return DataLoader(held_out, batch_size=batch_size)
+
+
+def test_a_creator_that_splits_at_random_makes_the_same_split_in_every_worker_and_call() -> None:
+    estimator = make_estimator(**TWO, metrics=[Spread()])
+    stats = estimator.fit(make_loader, batch_size=4, validation_data=split_at_random, validation_batch_size=5)
+    scored = estimator.evaluate(split_at_random, batch_size=5)
+    assert scored["seen"] == SAMPLES - 10
+    assert {f"val_{name}": value for name, value in scored.items()}.items() <= stats[0].items()
+
+
 # Callbacks.
 
 
@@ -316,23 +330,6 @@ def test_any_worker_may_stop_the_training() -> None:
 
 
 # Faults.
-
-
-class KillOnce(Callback):
-    """Kills a worker in the middle of an epoch, the first time it comes there."""
-
-    def __init__(self, flag: Path, epoch: int) -> None:
-        self._flag, self._epoch = flag, epoch
-
-    def before_iteration(self, run: Run) -> None:
-        if (
-            run.epoch == self._epoch
-            and run.iteration % 5 == 2
-            and run.nano.global_rank == 1
-            and not self._flag.exists()
-        ):
-            self._flag.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("epoch", [1, 3])

@@ -1,5 +1,7 @@
 """A small regression and its estimator, for tests: every number can be had from a plain loop as well."""
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +94,20 @@ class Diary(Callback):
         assert run.result is not None
         assert run.result.losses["loss"] >= 0
         self._write(run, "after_iteration")
+
+
+class KillOnce(Callback):
+    """Kills a worker in the middle of an epoch, the first time it comes there."""
+
+    def __init__(self, flag: Path, epoch: int) -> None:
+        self._flag, self._epoch = flag, epoch
+
+    def before_iteration(self, run: Run) -> None:
+        if (
+            run.epoch == self._epoch
+            and run.iteration % 5 == 2
+            and run.nano.global_rank == 1
+            and not self._flag.exists()
+        ):
+            self._flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -95,6 +95,23 @@ def test_a_folder_for_checkpoints_gets_one_after_each_epoch(tmp_path: Path) -> N
     assert make_estimator().load_checkpoint(tmp_path) == 2
 
 
+def test_checkpoints_may_lie_at_a_url(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/far/away"
+    estimator = make_estimator(model_dir=url)
+    with pytest.raises(CheckpointError, match="There is no checkpoint 'file://"):
+        estimator.load_checkpoint()
+    estimator.fit(make_loader, epochs=2, batch_size=4)
+    folder = tmp_path / "far" / "away"
+    assert sorted(p.name for p in folder.iterdir()) == ["last.previous.pt", "last.pt"]
+    other = make_estimator(model_dir=url)
+    assert other.load_checkpoint() == 2
+    assert_same_weights(other.get_state_dict(), estimator.get_state_dict(), bound=0)
+    (folder / "last.pt").write_bytes(b"torn")
+    assert make_estimator(model_dir=url).load_checkpoint() == 1, "the one before it"
+    with pytest.raises(CheckpointError, match="can't be opened"):
+        make_estimator(model_dir="nowhere://x").fit(make_loader, epochs=1, batch_size=4)
+
+
 def test_a_rate_on_a_plateau_follows_the_validation_loss() -> None:
     def plateau(optimizer: Any, config: dict[str, Any]) -> Any:
         return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=10.0, threshold_mode="abs")

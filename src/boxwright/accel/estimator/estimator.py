@@ -9,24 +9,24 @@ from uuid import uuid4
 from torch import nn
 
 from boxwright.accel.checkpoint import save_checkpoint
+from boxwright.accel.estimator.backend import choose_launcher
 from boxwright.accel.estimator.blueprint import Blueprint, SchedulerPace
 from boxwright.accel.estimator.callbacks import Callback
 from boxwright.accel.estimator.fitting import FitJob, fit
 from boxwright.accel.estimator.intake import Intake
 from boxwright.accel.estimator.logs import Levels, run_with_levels
 from boxwright.accel.estimator.metrics import name_metrics
+from boxwright.accel.estimator.places import has_file, is_folder, locate
 from boxwright.accel.estimator.scoring import ScoreJob, evaluate, predict
-from boxwright.accel.estimator.state import State, has_checkpoint, read_weights, to_cpu
+from boxwright.accel.estimator.state import State, read_weights, to_cpu
 from boxwright.accel.estimator.step import Step
 from boxwright.accel.nano import TorchNano
 from boxwright.accel.plan import Plan
-from boxwright.accel.strategy import make_launcher
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.launchers.base import Launcher
 from boxwright.launchers.placement import ELSEWHERE
 
 _LAST = "last.pt"
-_MAX_RESTARTS = 2
 _OWN = ("num_processes", "strategy", "distributed_backend", "seed")
 
 
@@ -37,7 +37,7 @@ class Estimator:
     here. A worker that dies is no end: all start again from the last checkpoint, a bounded number of times.
     """
 
-    def __init__(self, blueprint: Blueprint, nano: TorchNano, *, model_dir: Path | None, cache_dir: str | None) -> None:
+    def __init__(self, blueprint: Blueprint, nano: TorchNano, *, model_dir: str | None, cache_dir: str | None) -> None:
         self._blueprint = blueprint
         self._nano = nano
         self._model_dir = model_dir
@@ -85,7 +85,8 @@ class Estimator:
             config: what the creators are given; each worker has its own copy.
             workers_per_node: how many workers for each machine; all its cores are shared out among them.
             num_nodes: how many machines; more than one for "ray" and "spark", which lay the workers over theirs.
-            model_dir: a folder for a checkpoint after each epoch, from which a run that lost a worker goes on.
+            model_dir: a folder, or a URL that fsspec knows, for a checkpoint after each epoch, from which a run that
+                lost a worker goes on. On a cluster the first worker writes it: use a place that outlives its machine.
             cache_dir: where tables are written for the workers: a folder or URL that all of them can read.
             max_restarts: how often all workers start again after one died; 2 by default.
             seed: of the weights and the order of samples.
@@ -136,14 +137,14 @@ class Estimator:
         )
         nano = TorchNano(
             num_processes=workers_per_node * num_nodes,
-            strategy=_choose_launcher(backend, workers_per_node * num_nodes, num_nodes, max_restarts),
+            strategy=choose_launcher(backend, workers_per_node * num_nodes, num_nodes, max_restarts),
             seed=seed,
             **settings,
         )
         return cls(
             blueprint,
             nano,
-            model_dir=None if model_dir is None else Path(model_dir).absolute(),
+            model_dir=None if model_dir is None else locate(model_dir),
             cache_dir=None if cache_dir is None else str(cache_dir),
         )
 
@@ -209,7 +210,7 @@ class Estimator:
             epochs=self._state.epoch + epochs,
             callbacks=tuple(callbacks),
             state=State(**{name: getattr(self._state, name) for name in State.__slots__ if name != "stats"}),
-            checkpoint=None if self._model_dir is None else self._model_dir / _LAST,
+            checkpoint=None if self._model_dir is None else locate(self._model_dir, _LAST),
             run=uuid4().hex,
         )
         self._state = self._launch(fit, job)
@@ -288,7 +289,7 @@ class Estimator:
         self._blueprint.make_model(weights, self._blueprint.copy_config())
         self._state = State(model=weights)
 
-    def save_checkpoint(self, path: str | Path) -> Path:
+    def save_checkpoint(self, path: str | Path) -> str | Path:
         """Write all that training needs to go on: weights, optimizer, scheduler, counters; return the path.
 
         Raises:
@@ -298,8 +299,8 @@ class Estimator:
         state = self._state
         if state.model is None:
             state = State(model=self.get_state_dict())
-        state.save(Path(path))
-        return Path(path)
+        state.save(locate(path))
+        return path
 
     def load_checkpoint(self, path: str | Path | None = None) -> int:
         """Take up training where a checkpoint left it, by default the last one in `model_dir`; return its epoch.
@@ -311,11 +312,11 @@ class Estimator:
         self._check_open()
         if path is None and self._model_dir is None:
             raise UsageError("load_checkpoint() without a path needs a model_dir. Give one of them.")
-        file = Path(path) if path is not None else self._model_dir / _LAST  # type: ignore[operator]
-        if file.is_dir():
-            file = file / _LAST
-        if not has_checkpoint(file):
-            raise CheckpointError(f"There is no checkpoint {str(file)!r}. fit() writes one after each epoch.")
+        file = locate(path if path is not None else self._model_dir or "")
+        if is_folder(file):
+            file = locate(file, _LAST)
+        if not has_file(file):
+            raise CheckpointError(f"There is no checkpoint {file!r}. fit() writes one after each epoch.")
         state = State.load(file)
         self._blueprint.make_model(state.model, self._blueprint.copy_config())
         self._state = state
@@ -353,31 +354,3 @@ class Estimator:
     def _check_open(self) -> None:
         if not self._open:
             raise UsageError("This estimator was shut down. Make a new one; load() takes the saved weights.")
-
-
-def _choose_launcher(backend: str | Launcher, workers: int, num_nodes: int, max_restarts: int | None) -> str | Launcher:
-    """Return what starts the workers, and starts them again.
-
-    Raises:
-        UsageError: the settings contradict each other.
-    """
-    name = backend if isinstance(backend, str) else backend.name
-    if num_nodes < 1 or (num_nodes > 1 and name not in ELSEWHERE):
-        raise UsageError(
-            f"num_nodes={num_nodes!r} is not possible with backend={name!r}, which starts its workers on this machine. "
-            f"Use num_nodes=1, or one of: {', '.join(ELSEWHERE)}."
-        )
-    if not isinstance(backend, str):
-        if max_restarts is not None:
-            raise UsageError(
-                f"max_restarts={max_restarts!r} and a launcher with settings of its own: give it restart=Restart(…)."
-            )
-        return backend
-    if workers == 1 and name not in ELSEWHERE:
-        if max_restarts is not None:
-            raise UsageError(
-                f"max_restarts={max_restarts!r}: one worker is this very process, which can't start itself again. "
-                "Leave it out, or use workers_per_node=2 or more."
-            )
-        return backend
-    return make_launcher(backend, max_restarts=_MAX_RESTARTS if max_restarts is None else max_restarts)

@@ -4,7 +4,6 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,9 +12,10 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from boxwright.accel.estimator.blueprint import Blueprint
 from boxwright.accel.estimator.callbacks import Callback, Run
 from boxwright.accel.estimator.metrics import WeightedMean, gather
+from boxwright.accel.estimator.places import has_file
 from boxwright.accel.estimator.scoring import score
 from boxwright.accel.estimator.sources import Source, in_step
-from boxwright.accel.estimator.state import State, has_checkpoint, to_cpu
+from boxwright.accel.estimator.state import State, to_cpu
 from boxwright.accel.estimator.step import run_step
 from boxwright.accel.loaders import seeded
 from boxwright.accel.nano import TorchNano
@@ -37,7 +37,7 @@ class FitJob:
         epochs: the epoch to end at, counted from the first `fit`.
         callbacks: what the user wants done on the way.
         state: where to begin.
-        checkpoint: the file that is written after each epoch; None for none.
+        checkpoint: the file or URL that is written after each epoch; None for none.
         run: the name of this `fit`, by which its own checkpoint is known when it is started again.
     """
 
@@ -47,7 +47,7 @@ class FitJob:
     epochs: int
     callbacks: Sequence[Callback]
     state: State
-    checkpoint: Path | None
+    checkpoint: str | None
     run: str
 
 
@@ -98,7 +98,7 @@ class _Fitting:
         """Return the state to begin with: this very run's checkpoint if there is one, for a worker died then."""
         job = self._job
         saved: State | None = None
-        if job.checkpoint is not None and self._nano.is_global_zero and has_checkpoint(job.checkpoint):
+        if job.checkpoint is not None and self._nano.is_global_zero and has_file(job.checkpoint):
             try:
                 saved = State.load(job.checkpoint)
             except CheckpointError as error:

@@ -64,7 +64,9 @@ class CreatorSource:
         return deal(self._create(config), nano, self.seed)
 
     def _create(self, config: dict[str, Any]) -> Any:
-        made = self.creator(config, self.batch_size)
+        # The same random numbers everywhere and each time: a creator that splits at random makes one split.
+        with seeded(self.seed):
+            made = self.creator(config, self.batch_size)
         if not hasattr(made, "__iter__") and not isinstance(made, Sharded):
             raise UsageError(
                 f"The data creator returned a {type(made).__name__}, which gives no batches. Return a DataLoader or "

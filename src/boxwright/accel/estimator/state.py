@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from boxwright.accel.checkpoint import is_checkpoint, load_checkpoint, previous_of, save_checkpoint
+from boxwright.accel.checkpoint import is_checkpoint, load_checkpoint, save_checkpoint
+from boxwright.accel.estimator.places import to_read, to_write
 from boxwright.core.errors import CheckpointError
 
 _FORMAT = "boxwright.estimator.1"
@@ -41,7 +42,7 @@ class State:
     stats: list[dict[str, Any]] = field(default_factory=list)
     run: str = ""
 
-    def save(self, path: Path) -> None:
+    def save(self, place: str) -> None:
         """Write it, whole or not at all; the file that was there is kept as the previous one.
 
         Raises:
@@ -50,26 +51,23 @@ class State:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         # As text: a checkpoint is read without running code, and a user's metric may give values of any class.
         values["stats"] = json.dumps(self.stats, default=repr)
-        save_checkpoint(path, {"format": _FORMAT, **values})
+        with to_write(place) as path:
+            save_checkpoint(path, {"format": _FORMAT, **values})
 
     @classmethod
-    def load(cls, path: Path) -> "State":
+    def load(cls, place: str) -> "State":
         """Return what `save` wrote.
 
         Raises:
             CheckpointError: there is no such file, it is damaged, or it is none of an estimator's.
         """
-        saved = load_checkpoint(path)
+        with to_read(place) as path:
+            saved = load_checkpoint(path)
         if saved.get("format") != _FORMAT:
             raise CheckpointError(
-                f"{str(path)!r} is no checkpoint of an estimator's training. Weights alone are read by load()."
+                f"{place!r} is no checkpoint of an estimator's training. Weights alone are read by load()."
             )
         return cls(**{f.name: saved[f.name] for f in fields(cls)} | {"stats": json.loads(saved["stats"])})
-
-
-def has_checkpoint(path: Path) -> bool:
-    """Return whether there is something to load: the file or the one before it."""
-    return path.exists() or previous_of(path).exists()
 
 
 def to_cpu(values: Any) -> Any:
