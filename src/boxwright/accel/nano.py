@@ -20,10 +20,12 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from boxwright.accel import ipex
+from boxwright.accel import collectives, ipex
 from boxwright.accel.checkpoint import load_checkpoint, save_checkpoint
+from boxwright.accel.job import Job, Outcome, StaysHere, find_modules
 from boxwright.accel.loaders import NanoLoader, move, share
 from boxwright.accel.module import NanoModule, ScaledOptimizer, model_dtype
+from boxwright.accel.optimizer import follow, scale_rate
 from boxwright.accel.plan import Plan
 from boxwright.accel.strategy import make_launcher
 from boxwright.core import catalogue
@@ -151,7 +153,7 @@ class TorchNano:
             world_size=self._external.world_size if self.is_external else None,
             more_notes=() if launcher is None else launcher.notes(wanted or 1),
         )
-        self._launcher = _StaysHere(launcher)
+        self._launcher = StaysHere(launcher)
         self._seed = seed
         self._ddp: dict[str, Any] = {
             _SYNC_BUFFERS: broadcast_buffers and self._device.copies_buffers,
@@ -285,33 +287,15 @@ class TorchNano:
 
     def all_reduce(self, value: Tensor, reduce_op: str = "mean") -> Tensor:
         """Return the mean or sum of a tensor over all processes; the given tensor stays as it is."""
-        if reduce_op not in ("mean", "sum"):
-            raise UsageError(f"Unknown reduce_op {reduce_op!r}. Choose from: mean, sum.")
-        if not self.is_distributed:
-            return value
-        total = value.detach().clone()
-        distributed.all_reduce(total)
-        return total / self.world_size if reduce_op == "mean" else total
+        return collectives.all_reduce(value, reduce_op, self.world_size)
 
     def all_gather(self, value: Any) -> Any:
         """Return every process's tensor stacked, or for other values the list of them; alone, the value itself."""
-        if not self.is_distributed:
-            return value
-        if not isinstance(value, Tensor):
-            objects: list[Any] = [None] * self.world_size
-            distributed.all_gather_object(objects, value)
-            return objects
-        parts = [torch.empty_like(value) for _ in range(self.world_size)]
-        distributed.all_gather(parts, value.detach().contiguous())
-        return torch.stack(parts)
+        return collectives.all_gather(value, self.world_size)
 
     def broadcast(self, value: Any, src: int = 0) -> Any:
         """Return one process's value in all of them."""
-        if not self.is_distributed:
-            return value
-        holder = [value]
-        distributed.broadcast_object_list(holder, src=src)
-        return holder[0]
+        return collectives.broadcast(value, src, self.world_size)
 
     def save(self, path: str | Path, state: Mapping[str, Any]) -> None:
         """Write a checkpoint from the first process, whole or not at all; modules and optimizers by their state."""
@@ -361,9 +345,9 @@ class TorchNano:
         if self.plan.channels_last:
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         for optimizer in optimizers:
-            _follow(optimizer, self._place, model_dtype(self.plan.precision))
+            follow(optimizer, self._place, model_dtype(self.plan.precision))
             if self.plan.lr_factor != 1:
-                _scale_rate(optimizer, self.plan.lr_factor)
+                scale_rate(optimizer, self.plan.lr_factor)
         if self._use_ipex:
             model = ipex.optimize(model, optimizers, self.plan.precision)
         model = self._device.compile(model)
@@ -401,10 +385,10 @@ class TorchNano:
             # Never more than torch has now: the user's OMP_NUM_THREADS is a limit too.
             with self._work(world, min(worker.threads, torch.get_num_threads())):
                 return function(self, *args, **kwargs)
-        job = _Job(self, function, args, kwargs)
+        job = Job(self, function, args, kwargs)
         launcher = self._launcher.value or make_launcher(self.plan.strategy)
-        outcome: _Outcome = launcher.run(job, self.plan.workers)
-        for module, state in zip(_modules((self.__dict__, args, kwargs)), outcome.states, strict=True):
+        outcome: Outcome = launcher.run(job, self.plan.workers)
+        for module, state in zip(find_modules((self.__dict__, args, kwargs)), outcome.states, strict=True):
             module.load_state_dict(state)
         return outcome.result
 
@@ -430,57 +414,6 @@ class TorchNano:
                 self._world = World.single()
 
 
-class _Outcome:
-    def __init__(self, result: Any, states: list[dict[str, Tensor]]) -> None:
-        self.result = result
-        self.states = states
-
-
-class _StaysHere:
-    """Holds what workers need not have: they would import the engine behind it."""
-
-    def __init__(self, value: Launcher | None = None) -> None:
-        self.value = value
-
-    def __reduce__(self) -> tuple[type["_StaysHere"], tuple[()]]:
-        return _StaysHere, ()
-
-
-class _Job:
-    """What crosses the border to a worker: the nano object, the function and its arguments."""
-
-    def __init__(self, nano: TorchNano, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
-        self.nano, self.function, self.args, self.kwargs = nano, function, args, kwargs
-
-    def __call__(self, world: World) -> _Outcome:
-        threads = torch.get_num_threads()  # as the launcher has set OMP_NUM_THREADS
-        held = _modules((self.nano.__dict__, self.args, self.kwargs))
-        with self.nano._work(world, threads):
-            result = self.function(self.nano, *self.args, **self.kwargs)
-        states = [{k: v.detach().cpu() for k, v in m.state_dict().items()} for m in held] if world.is_first else []
-        if isinstance(result, NanoModule):
-            result = result._inner
-        return _Outcome(result if world.is_first else None, states)
-
-
-def _modules(values: Any) -> list[nn.Module]:
-    """Return the models in nested arguments, in a fixed order, each once."""
-    found: dict[int, nn.Module] = {}
-
-    def walk(value: Any) -> None:
-        if isinstance(value, nn.Module):
-            found.setdefault(id(value), value)
-        elif isinstance(value, Mapping):
-            for item in value.values():
-                walk(item)
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                walk(item)
-
-    walk(values)
-    return list(found.values())
-
-
 def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
@@ -489,21 +422,3 @@ def _one_of(name: str, value: str | None, other: str, alias: str | None) -> str 
     if value is not None and alias is not None and value != alias:
         raise UsageError(f"{name}={value!r} and {other}={alias!r} mean the same thing. Give one of them.")
     return value if value is not None else alias
-
-
-def _scale_rate(optimizer: Optimizer, factor: float) -> None:
-    for group in optimizer.param_groups:
-        if "initial_lr" in group:  # a scheduler's mark; it would set the rate back
-            raise UsageError(
-                "auto_lr=True multiplies the rate in setup(), but a scheduler of this optimizer is there already. Make "
-                "the scheduler after setup(), with the optimizer that setup() returns."
-            )
-        group["lr"] *= factor
-
-
-def _follow(optimizer: Optimizer, device: torch.device, dtype: torch.dtype) -> None:
-    """Move an optimizer's state after its parameters, which keep their identity when a module moves."""
-    for state in optimizer.state.values():
-        for key, value in state.items():
-            if isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 0:
-                state[key] = value.to(device=device, dtype=dtype)
