@@ -38,6 +38,9 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
         "eager": Entry(
             target="boxwright.runtimes.eager:EagerRuntime", packages=("torch", "safetensors"), extra="train"
         ),
+        "jit": Entry(target="boxwright.runtimes.torchscript:JitRuntime", packages=("torch",), extra="train"),
+        "compile": Entry(target="boxwright.runtimes.compiled:CompiledRuntime", packages=("torch",), extra="train"),
+        "int8": Entry(target="boxwright.runtimes.int8_torch:Int8Runtime", packages=("torch",), extra="train"),
         "onnxruntime": Entry(
             target="boxwright.runtimes.onnxruntime_:OnnxRuntime", packages=("onnxruntime",), extra="onnx"
         ),

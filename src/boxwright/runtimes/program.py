@@ -141,12 +141,12 @@ def load_program(folder: Path, *, channels_last: bool = False) -> torch.fx.Graph
         program = torch.export.load(path)
     except Exception as error:  # the reader of the file raises whatever a broken one leads it to
         raise CheckpointError(f"{str(path)!r} can't be loaded: {first_line(error)}") from error
-    module = program.module()
-    for node in list(module.graph.nodes):
-        # The signature checks inputs with better words, once; these checks cost time in every call.
+    guarded = program.module()
+    for node in list(guarded.graph.nodes):
+        # The signature checks inputs with better words; these checks cost time in every call.
         if node.op == "call_module" and node.target == "_guards_fn":
-            module.graph.erase_node(node)
-    module.recompile()
+            guarded.graph.erase_node(node)
+    module = torch.fx.GraphModule(guarded, guarded.graph)  # without its hooks, which check inputs too
     if channels_last:
         lay_channels_last(module)
     return module

@@ -1,0 +1,96 @@
+"""AOTInductor: the model compiled ahead of time to a package of machine code."""
+
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._inductor import aoti_compile_and_package, aoti_load_package
+from torch._inductor.utils import fresh_cache
+
+from boxwright.core.errors import CheckpointError, ConversionError
+from boxwright.core.signature import Signature
+from boxwright.core.types import Precision
+from boxwright.runtimes.base import Choice, Tuning
+from boxwright.runtimes.calibrate import Calibration
+from boxwright.runtimes.program import ModuleGraph, check_offer, export_program, first_line, prepare
+from boxwright.runtimes.quantized import quantize
+from boxwright.runtimes.source import Source
+
+_PRECISIONS = (Precision.FP32, Precision.BF16, Precision.INT8)
+_FILE = "model.pt2"
+_SETTINGS = {
+    # Weights become constants, packed for the kernels; without it no int8 kernel is made.
+    "freezing": True,
+    # The number of threads is that of the call, not that of the conversion.
+    "cpp.dynamic_threads": True,
+    # No pool of compiling processes that stays behind.
+    "compile_threads": 1,
+}
+
+
+class CompiledRuntime:
+    """Writes a package for this kind of CPU. A C++ compiler is needed to convert, none to run."""
+
+    name = "compile"
+
+    def convert(self, source: Source, choice: Choice, folder: Path, calibration: Calibration | None) -> dict[str, Any]:
+        """Write the compiled package."""
+        check_offer(choice, calibration, precisions=_PRECISIONS)
+        check_compiler()
+        if choice.precision is Precision.INT8:
+            assert calibration is not None
+            module, recipe = quantize(source, choice, calibration)
+        else:
+            module, recipe = prepare(source, choice)
+        program, batch = export_program(source, module)
+        try:
+            self._compile(program, folder)
+        except ConversionError:
+            if batch is not None or not source.signature.free_batch:
+                raise
+            # A free batch is more than some models can be compiled with.
+            batch = source.example[0].shape[0]
+            self._compile(torch.export.export(module, source.example, strict=False), folder)
+        recipe["cpu"] = torch.backends.cpu.get_cpu_capability()
+        return recipe if batch is None else recipe | {"batch": batch}
+
+    def load(
+        self,
+        folder: Path,
+        choice: Choice,  # noqa: ARG002 - the package holds it all
+        signature: Signature,
+        tuning: Tuning,
+    ) -> ModuleGraph:
+        """Return a graph over the package's machine code."""
+        path = folder / _FILE
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about files in the package that are of no use to us
+                compiled = aoti_load_package(str(path))
+        except (RuntimeError, OSError, ValueError) as error:
+            raise CheckpointError(f"{str(path)!r} can't be loaded: {first_line(error)}") from error
+        return ModuleGraph(compiled, signature, tuning)
+
+    def _compile(self, program: torch.export.ExportedProgram, folder: Path) -> None:
+        try:
+            with warnings.catch_warnings(), fresh_cache(), torch.no_grad():
+                warnings.simplefilter("ignore")
+                aoti_compile_and_package(program, package_path=str(folder / _FILE), inductor_configs=_SETTINGS)
+        except Exception as error:  # the compiler has a hundred ways to fail
+            raise ConversionError(f"TorchInductor can't compile the model: {first_line(error)}") from error
+
+
+def check_compiler() -> None:
+    """Refuse to convert where there is no C++ compiler.
+
+    Raises:
+        ConversionError: there is none.
+    """
+    if shutil.which("g++") is None and shutil.which("clang++") is None:
+        raise ConversionError(
+            "Compiling a model needs a C++ compiler, and neither g++ nor clang++ was found. "
+            "Install one (Debian, Ubuntu: apt install g++), or convert on a machine that has it: "
+            "the package runs without."
+        )

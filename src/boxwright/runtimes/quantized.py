@@ -1,0 +1,236 @@
+"""Static int8 for any torch model: layers that round their inputs and weights, ranges measured on real inputs.
+
+A quantised layer is written with the operators "quantize" and "dequantize" around the float layer. That is the form
+that TorchInductor knows how to make int8 kernels from, and that `onednn` reads; run as it is, it shows the error.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.ao.quantization.fx._decomposed  # registers the operators quantized_decomposed::*
+from torch import Tensor, nn
+from torch.nn import functional
+
+from boxwright.core.errors import ConversionError, UsageError, suggest
+from boxwright.core.signature import Array
+from boxwright.runtimes.base import Choice
+from boxwright.runtimes.calibrate import Calibration
+from boxwright.runtimes.fold import fold_batch_norms, set_module
+from boxwright.runtimes.program import settle
+from boxwright.runtimes.source import Source
+
+_PREFIX = "model."  # where a flat model keeps the user's
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The smallest and largest input value of a layer, zero among them."""
+
+    low: float
+    high: float
+
+    @property
+    def scale(self) -> float:
+        """The distance between two of the 256 steps."""
+        return max((self.high - self.low) / 255, 1e-9)
+
+    @property
+    def zero_point(self) -> int:
+        """The step that stands for zero."""
+        return min(max(round(-self.low / self.scale), 0), 255)
+
+
+class QuantizedLayer(nn.Module):
+    """A convolution or linear layer with int8 weights (one scale an output channel) and uint8 inputs (one scale)."""
+
+    def __init__(self, layer: nn.Module, limits: Range) -> None:
+        super().__init__()
+        assert isinstance(layer, nn.Conv2d | nn.Linear)
+        weight = layer.weight.detach()
+        scales = (weight.abs().flatten(1).amax(1) / 127).clamp_min(1e-9)
+        rounded = (weight / scales.view(-1, *[1] * (weight.ndim - 1))).round().clamp(-127, 127)
+        self.weight = nn.Buffer(rounded.to(torch.int8))
+        self.scales = nn.Buffer(scales)
+        self.zeros = nn.Buffer(torch.zeros(len(scales), dtype=torch.int64))
+        self.bias = nn.Buffer(torch.zeros(len(scales)) if layer.bias is None else layer.bias.detach().clone())
+        self.scale, self.zero_point = limits.scale, limits.zero_point
+        self.conv: tuple[Any, ...] | None = None
+        if isinstance(layer, nn.Conv2d):
+            self.conv = (layer.stride, layer.padding, layer.dilation, layer.groups)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the layer gives for rounded inputs and weights."""
+        ops = torch.ops.quantized_decomposed
+        x = ops.quantize_per_tensor(x, self.scale, self.zero_point, 0, 255, torch.uint8)
+        x = ops.dequantize_per_tensor(x, self.scale, self.zero_point, 0, 255, torch.uint8)
+        weight = ops.dequantize_per_channel(self.weight, self.scales, self.zeros, 0, -127, 127, torch.int8)
+        if self.conv is None:
+            return functional.linear(x, weight, self.bias)
+        return functional.conv2d(x, weight, self.bias, *self.conv)
+
+
+def quantize(source: Source, choice: Choice, calibration: Calibration) -> tuple[nn.Module, dict[str, Any]]:
+    """Return a copy of the source's model with quantised layers, and the recipe.
+
+    Depthwise convolutions keep their precision: one scale for channels of very different ranges takes most of the
+    accuracy, and they are a small part of the work. So does everything that is neither a convolution nor linear:
+    products, sums and activations are computed in float.
+
+    Raises:
+        UsageError: the calibration names modules that are not there, or wants products quantised.
+        ConversionError: the model has no layer to quantise.
+    """
+    if not calibration.keep_products:
+        raise UsageError(f"keep_products=False does not apply: runtime {choice.runtime!r} never quantises products.")
+    module: nn.Module = source.flat()
+    folded = fold_batch_norms(module, source.example)
+    layers = find_layers(module, calibration.keep_float)
+    statistics = _measure(module, layers, calibration)
+    quantized = {name: QuantizedLayer(layers[name], limits) for name, (limits, _) in statistics.items()}
+    if not quantized:
+        raise ConversionError(
+            "The model has no layer that int8 is for: a Conv2d that is not depthwise, or a Linear, run by the "
+            "calibration inputs and not named in keep_float."
+        )
+    for name, layer in quantized.items():
+        layer.bias.sub_(torch.tensor(statistics[name][1]))
+        set_module(module, name, layer)
+    recipe = {
+        "folded": len(folded),
+        "quantized": [name.removeprefix(_PREFIX) for name in quantized],
+        "keep_float": list(calibration.keep_float),
+        "float": "depthwise convolutions, products, sums, activations",
+        "activations": "uint8, one scale a tensor, smallest to largest value",
+        "weights": "int8, one scale an output channel, bias corrected by the mean error",
+        "samples": len(calibration.samples),
+    }
+    return settle(module, choice), recipe
+
+
+def find_layers(module: nn.Module, keep_float: Sequence[str] = ()) -> dict[str, nn.Module]:
+    """Return the layers of a flat model that may be quantised, by name.
+
+    Raises:
+        UsageError: `keep_float` names a module that is not there.
+    """
+    known = [name.removeprefix(_PREFIX) for name, _ in module.named_modules() if name.startswith(_PREFIX)]
+    for name in keep_float:
+        if name not in known:
+            raise UsageError(
+                f"keep_float names the module {name!r}, which the model does not have.{suggest(name, known)}"
+            )
+    kept = tuple(f"{_PREFIX}{name}" for name in keep_float)
+    return {
+        name: part
+        for name, part in module.named_modules()
+        if can_quantize(part) and not any(name == k or name.startswith(f"{k}.") for k in kept)
+    }
+
+
+def can_quantize(part: nn.Module) -> bool:
+    """Return whether int8 kernels exist for a layer and are worth it."""
+    if type(part) is nn.Linear:
+        return True
+    return (
+        type(part) is nn.Conv2d
+        and not 1 < part.groups == part.in_channels
+        and part.padding_mode == "zeros"
+        and not isinstance(part.padding, str)
+    )
+
+
+def measure_ranges(
+    module: nn.Module, layers: Mapping[str, nn.Module], samples: Sequence[Sequence[Array]]
+) -> dict[str, Range]:
+    """Return the range of each layer's input over all samples; layers that never ran are left out."""
+    found: dict[str, Range] = {}
+
+    def watch(name: str, x: Tensor) -> None:
+        low, high = (float(v) for v in torch.aminmax(x.detach()))
+        before = found.get(name, Range(0.0, 0.0))
+        found[name] = Range(min(before.low, low), max(before.high, high))
+
+    with _watching(layers, watch):
+        run_samples(module, samples)
+    return found
+
+
+def run_samples(module: nn.Module, samples: Sequence[Sequence[Array]]) -> None:
+    """Run a flat model on each sample."""
+    with torch.inference_mode():
+        for sample in samples:
+            module(*(torch.as_tensor(a) for a in sample))
+
+
+def _measure(
+    module: nn.Module, layers: Mapping[str, nn.Module], calibration: Calibration
+) -> dict[str, tuple[Range, list[float]]]:
+    """Return each layer's input range and the mean error of its outputs, from the cache where they are there."""
+    everything = find_layers(module)  # what is kept in float changes nothing for the others
+    file = _cache_file(module, calibration)
+    if file is not None and file.is_file():
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        return {name: (Range(*stored[name][0]), stored[name][1]) for name in layers if name in stored}
+    ranges = measure_ranges(module, everything, calibration.samples)
+    rounded = {name: QuantizedLayer(everything[name], limits) for name, limits in ranges.items()}
+    sums: dict[str, Tensor] = {}
+    counts: dict[str, int] = {}
+
+    def compare(name: str, x: Tensor) -> None:
+        error = rounded[name](x) - everything[name](x)
+        axes = (0, 2, 3) if isinstance(everything[name], nn.Conv2d) else tuple(range(error.ndim - 1))
+        sums[name] = sums.get(name, torch.zeros(())) + (error.mean(axes) if axes else error)
+        counts[name] = counts.get(name, 0) + 1
+
+    with _watching({name: everything[name] for name in ranges}, compare):
+        run_samples(module, calibration.samples)
+    found = {name: (ranges[name], (sums[name] / counts[name]).tolist()) for name in ranges}
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        values = {name: ((limits.low, limits.high), shift) for name, (limits, shift) in found.items()}
+        temporary = file.with_suffix(".new")
+        temporary.write_text(json.dumps(values), encoding="utf-8")
+        temporary.replace(file)
+    return {name: found[name] for name in layers if name in found}
+
+
+def _cache_file(module: nn.Module, calibration: Calibration) -> Path | None:
+    if calibration.cache is None:
+        return None
+    digest = hashlib.sha256(calibration.fingerprint().encode())
+    for name, value in module.state_dict().items():
+        digest.update(name.encode())
+        digest.update(value.float().contiguous().numpy().tobytes())
+    return calibration.cache / f"torch-{digest.hexdigest()[:16]}.json"
+
+
+@contextmanager
+def _watching(layers: Mapping[str, nn.Module], see: Callable[[str, Tensor], None]) -> Iterator[None]:
+    """Show the input of every call of the layers to a function, for the time of a block."""
+    busy = False
+
+    def hook(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        def before(_part: nn.Module, args: tuple[Any, ...]) -> None:
+            nonlocal busy
+            if busy:  # the function may call the layer itself
+                return
+            busy = True
+            try:
+                see(name, args[0])
+            finally:
+                busy = False
+
+        return before
+
+    hooks = [part.register_forward_pre_hook(hook(name)) for name, part in layers.items()]
+    try:
+        yield
+    finally:
+        for handle in hooks:
+            handle.remove()
