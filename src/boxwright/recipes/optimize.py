@@ -283,6 +283,8 @@ def make_case(config: OptimizeConfig) -> tuple[DetectorCase, tuple[str, ...]]:
             f"{str(path)!r} can't be converted: that needs weights of PyTorch (.pth, .safetensors). "
             "`boxwright benchmark` times what is converted already."
         )
+    if config.options.output is not None:
+        raise UsageError(f"--output-form {config.options.output!r} does not apply to weights. Leave it out.")
     _, spec = read_checkpoint(path, config.options)
     scored, training = _read_parts(config)
     scorer, images = None, ImageInputs([], spec)
