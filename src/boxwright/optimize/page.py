@@ -33,7 +33,8 @@ th:first-child, td:first-child, th:nth-child(2), td:nth-child(2), td:last-child,
 td:last-child { color: var(--soft); max-width: 26rem; overflow-wrap: anywhere; }
 tr.best td { background: var(--mark); font-weight: 600; }
 tr.bad td { color: var(--soft); }
-svg { width: 100%; height: auto; } svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
+svg { width: 100%; height: auto; } svg text { fill: var(--ink); font: 12px system-ui, sans-serif;
+  paint-order: stroke; stroke: var(--paper); stroke-width: 3px; }
 svg .soft { fill: var(--soft); } svg .grid { stroke: var(--line); } svg .frame { stroke: var(--soft); fill: none; }
 svg .budget { stroke: #b3343a; stroke-dasharray: 6 4; }
 """
@@ -96,43 +97,47 @@ def make_plot(report: Report) -> str:
     name = escape(report.settings.metric or "no metric")
     turned = f"translate(16 {_TOP + height / 2:.1f}) rotate(-90)"
     parts.append(f'<text transform="{turned}" text-anchor="middle">{name}</text>')
-    best, taken = report.best_method(), _Labels()
+    middle = (low_y + high_y) / 2
+    places = {r.method: (x(r.latency_ms or low_x), y(middle if r.accuracy is None else r.accuracy)) for r in rows}
+    best, labels = report.best_method(), _Labels(list(places.values()))
     for row in sorted(rows, key=lambda r: r.latency_ms or 0.0):
-        at = (x(row.latency_ms or low_x), y((low_y + high_y) / 2 if row.accuracy is None else row.accuracy))
         ends = [y(value) for value in _interval_values(row, report)]
-        parts.append(_point(row, at, ends, best=row.method == best, labels=taken))
+        parts.append(_point(row, places[row.method], ends, best=row.method == best, labels=labels))
     return "".join([*parts, "</svg>"])
 
 
 class _Labels:
-    """Finds room for names that would lie on each other."""
+    """Finds room for names that would lie on each other, or on another point."""
 
-    def __init__(self) -> None:
-        self._taken: list[tuple[float, float]] = []
+    def __init__(self, points: Sequence[tuple[float, float]]) -> None:
+        # Left, right and height of everything that is to stay legible.
+        self._taken = [(x - 6, x + 6, y) for x, y in points]
 
-    def place(self, x: float, y: float) -> float:
-        """Return a height near `y` that is free at `x`: below it, or above it where the plot ends."""
+    def place(self, text: str, x: float, y: float) -> str:
+        """Return a name beside its point: as near to its height as there is room."""
+        width = 9 + 6.6 * len(text)
+        right = x + width < _WIDTH - _RIGHT
+        first, last = (x + 8, x + width) if right else (x - width, x - 8)
+        at = y + 4
         for step in range(2 * len(self._taken) + 1):
-            at = y + (step + 1) // 2 * (13 if step % 2 else -13)
-            free = all(abs(at - ty) >= 13 or abs(x - tx) >= 170 for tx, ty in self._taken)
-            if free and _TOP + 8 < at < _HEIGHT - _BOTTOM - 4:
-                y = at
+            tried = y + 4 + (step + 1) // 2 * (13 if step % 2 else -13)
+            free = all(last < a or first > b or abs(tried - 4 - ty) >= 12 for a, b, ty in self._taken)
+            if free and _TOP + 12 < tried < _HEIGHT - _BOTTOM - 4:
+                at = tried
                 break
-        self._taken.append((x, y))
-        return y
+        self._taken.append((first, last, at - 4))
+        return _text("", x + 9 if right else x - 9, at, text, "start" if right else "end")
 
 
 def _point(row: Row, at: tuple[float, float], ends: Sequence[float], *, best: bool, labels: _Labels) -> str:
     x, y = at
     colour = _COLOURS.get(METHODS[row.method].accelerator if row.method in METHODS else "", "#444")
-    right = x < _WIDTH - 190
-    label = _text("", x + 9 if right else x - 9, labels.place(x, y + 4), row.method, "start" if right else "end")
     bar = f'<path stroke="{colour}" d="M{x:.1f} {ends[0]:.1f}V{ends[1]:.1f}"/>' if ends else ""
     ring = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="9" fill="none" stroke="{colour}" stroke-width="2"/>' if best else ""
     fill = colour if row.status == "successful" else "none"
     dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{fill}" stroke="{colour}" stroke-width="2"/>'
     tip = f"{row.method}: {row.latency_ms:.2f} ms" + ("" if row.accuracy is None else f", {row.accuracy:.4f}")
-    return f"<g>{bar}{dot}{ring}{label}<title>{escape(tip)}</title></g>"
+    return f"<g>{bar}{dot}{ring}{labels.place(row.method, x, y)}<title>{escape(tip)}</title></g>"
 
 
 def _line(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
@@ -175,7 +180,8 @@ def _range_y(rows: Sequence[Row], report: Report) -> tuple[float, float]:
 
 
 def _ticks_x(low: float, high: float) -> list[float]:
-    ticks = [m * 10.0**e for e in range(-4, 7) for m in (1, 2, 5)]
+    steps = (1, 1.5, 2, 3, 4, 5, 7) if high / low < 10 else (1, 2, 5)
+    ticks = [round(m * 10.0**e, 6) for e in range(-4, 7) for m in steps]
     return [t for t in ticks if low <= t <= high]
 
 
