@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from boxwright.core import catalogue
+from boxwright.core.affinity import unbound
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.signature import Array, Signature
@@ -149,7 +150,8 @@ class _Form:
             if shapes:
                 model = model.clone()
                 model.reshape({port: list(shape) for port, shape in zip(model.inputs, shapes, strict=True)})
-            self._compiled: Any = openvino.Core().compile_model(model, "CPU", settings)
+            with unbound():  # OpenVINO's threads have the mask of the one that starts them
+                self._compiled: Any = openvino.Core().compile_model(model, "CPU", settings)
         except RuntimeError as error:
             raise CheckpointError(f"OpenVINO can't compile the model: {_reason(error)}") from error
         self.side_by_side = int(self._compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
@@ -214,7 +216,8 @@ def _wanted_type(choice: Choice) -> str:
 def _inference_type(choice: Choice) -> str:
     """Return the type that this CPU computes in; never left to OpenVINO, which takes bf16 wherever it can."""
     wanted = _wanted_type(choice)
-    offered = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    with unbound():  # on first use OpenVINO counts the main thread's cpus, once for all
+        offered = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     return wanted if {"f16": "FP16", "bf16": "BF16", "f32": "FP32"}[wanted] in offered else "f32"
 
 

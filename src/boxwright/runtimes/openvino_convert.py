@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from boxwright.core.affinity import unbound
 from boxwright.core.errors import ConversionError
 from boxwright.runtimes.fold import fold_batch_norms
 from boxwright.runtimes.parity import BOUNDS, distance
@@ -89,7 +90,8 @@ def _name_ports(model: Any, source: Source) -> None:
 
 def _verify(model: Any, source: Source, example: Sequence[Tensor]) -> None:
     """Refuse a model that gives other outputs, also for another batch size than the one it was read with."""
-    compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    with unbound():
+        compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     rows = [None, 1] if source.signature.free_batch else [None]
     for count in rows:
         inputs = [np.ascontiguousarray(t[:count].numpy()) if t.ndim else t.numpy() for t in example]

@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -270,3 +273,32 @@ def test_a_model_that_openvino_cannot_read_is_a_conversion_error(tmp_path: Path)
 
     with pytest.raises(ConversionError, match="OpenVINO can't read the model"):
         write_artifact(Source.of(Odd(), (torch.rand(2, 3, 3),)), Choice(runtime="openvino"), tmp_path / "a")
+
+
+BINDING = """
+import os, sys
+from pathlib import Path
+import torch
+torch.rand(300, 300) @ torch.rand(300, 300)  # OpenMP binds the main thread now
+bound = os.sched_getaffinity(0)
+assert len(bound) == 1, bound
+from boxwright.runtimes.artifact import open_graph, read_golden
+folder = Path(sys.argv[1])
+graph = open_graph(folder)
+graph.run(read_golden(folder)[0])
+(form,) = graph._forms.values()
+print(form._compiled.get_property("INFERENCE_NUM_THREADS"), os.sched_getaffinity(0) == bound)
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cpus")
+def test_threads_bound_for_torch_do_not_leave_openvino_on_one_core(small: Source, tmp_path: Path) -> None:
+    write_artifact(small, Choice(runtime="openvino"), tmp_path / "a")
+    count = len(os.sched_getaffinity(0))
+    env = os.environ | {"OMP_PROC_BIND": "close", "OMP_PLACES": "cores", "OMP_NUM_THREADS": str(count)}
+    command = [sys.executable, "-c", BINDING, str(tmp_path / "a")]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    threads, kept = done.stdout.split()
+    assert int(threads) > 1
+    assert kept == "True"
