@@ -29,5 +29,6 @@ def average_norms(nano: TorchNano, *networks: nn.Module, leave: tuple[str, ...] 
     if not buffers:
         return
     means = nano.all_reduce(torch.cat([buffer.reshape(-1) for buffer in buffers]))
-    for buffer, mean in zip(buffers, means.split([buffer.numel() for buffer in buffers]), strict=True):
+    parts = torch.split(means, [buffer.numel() for buffer in buffers])
+    for buffer, mean in zip(buffers, parts, strict=True):
         buffer.copy_(mean.view_as(buffer))
