@@ -1,7 +1,7 @@
 """Predicting: image in, `Detections` out, one image or an endless stream. Needs no torch."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -59,8 +59,18 @@ class Predictor:
         []
     """
 
-    def __init__(self, session: Session, thresholds: Thresholds | None = None) -> None:
+    def __init__(self, session: Session, thresholds: Thresholds | None = None, *, scaled_decode: bool = False) -> None:
+        """Make a predictor over a loaded model.
+
+        Args:
+            session: the model.
+            thresholds: which boxes are kept.
+            scaled_decode: decode JPEGs that are at least twice as large as the network's input at a half, a quarter or
+                an eighth of their size: several times faster for large pictures. Pixels are averaged instead of picked,
+                so scores move a little. Boxes are in pixels of the full picture all the same.
+        """
         self._session = session
+        self._fit_hw = session.spec.size_hw if scaled_decode else None
         self.thresholds = thresholds or Thresholds()
         self.watch = Stopwatch()
         if self.thresholds.classes is not None:  # an unknown class is refused now, not at the first image
@@ -75,6 +85,7 @@ class Predictor:
         options: ModelOptions | None = None,
         on_mismatch: OnMismatch = "fallback",
         fallback: Sequence[str | Path] = (),
+        scaled_decode: bool = False,
     ) -> "Predictor":
         """Return a predictor for a name, a `.pth`, a safetensors file, an `.onnx` or an artifact folder.
 
@@ -88,6 +99,7 @@ class Predictor:
             on_mismatch: what to do with an artifact that fails its check: "fallback" (to the next one, with a warning),
                 "refuse", or "ignore" for no check at all.
             fallback: artifacts to fall back on, best first; by default the others of the report it belongs to.
+            scaled_decode: decode large JPEGs smaller, which is faster (see `Predictor`).
 
         Raises:
             CheckpointError: there is no such model, its file can't be used, or no artifact passes its check.
@@ -98,7 +110,7 @@ class Predictor:
             path = choose_artifact(path, on_mismatch=on_mismatch, fallback=fallback)
         elif fallback:
             raise UsageError(f"fallback={list(map(str, fallback))!r} is for artifact folders; {str(path)!r} is none.")
-        return cls(open_model(path, options), thresholds)
+        return cls(open_model(path, options), thresholds, scaled_decode=scaled_decode)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -139,7 +151,7 @@ class Predictor:
         if batch < 1:
             raise UsageError(f"batch={batch!r} must be at least 1.")
         waiting: list[Frame] = []
-        for frame in read_sources(sources):
+        for frame in read_sources(sources, fit_hw=self._fit_hw):
             if isinstance(frame, Failure):
                 yield from self._predict(waiting)
                 waiting = []
@@ -196,7 +208,7 @@ class Predictor:
                     yield from self._predict([frame])
             return
         for frame, detections in zip(frames, found, strict=True):
-            yield Prediction(frame=frame, detections=detections)
+            yield Prediction(frame=frame, detections=_enlarge(detections, frame.full_size_hw))
 
     def close(self) -> None:
         """Give back what the model holds."""
@@ -209,6 +221,15 @@ class Predictor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _enlarge(detections: Detections, size_hw: tuple[int, int] | None) -> Detections:
+    """Return detections in a smaller decoding as detections in the picture of this size."""
+    if size_hw is None:
+        return detections
+    y, x = (full / small for full, small in zip(size_hw, detections.size_hw, strict=True))
+    boxes = detections.boxes_xyxy * np.array([x, y, x, y], np.float32)
+    return replace(detections, boxes_xyxy=boxes, size_hw=size_hw)
 
 
 def predict(model: str | Path, source: Source, **thresholds: Any) -> Detections:

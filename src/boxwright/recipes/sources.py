@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from boxwright.core.errors import DataError, UsageError
 from boxwright.core.log import get_logger
-from boxwright.data.decode import IMAGE_SUFFIXES, decode_image, list_images, read_image
+from boxwright.data.decode import IMAGE_SUFFIXES, Reduction, decode_image, list_images, read_file
+from boxwright.data.header import parse_header
 
 _log = get_logger(__name__)
 VIDEO_SUFFIXES = frozenset({".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv", ".ts", ".mjpeg"})
@@ -33,12 +34,14 @@ class Frame:
         image: (H, W, 3) uint8, BGR.
         index: number of the frame in a video or stream, counted from 0; None for a still image.
         fps: frames per second of the video it belongs to; 0 when the video does not say.
+        full_size_hw: the size of the picture where `image` is a smaller decoding of it; None where it is the picture.
     """
 
     source: str
     image: NDArray[np.uint8]
     index: int | None = None
     fps: float = 0.0
+    full_size_hw: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +56,19 @@ Source = str | Path | int | bytes | NDArray[Any] | Any
 
 
 def read_sources(
-    sources: Source | Sequence[Source] | Iterator[Source], *, stdin: BinaryIO | None = None
+    sources: Source | Sequence[Source] | Iterator[Source],
+    *,
+    stdin: BinaryIO | None = None,
+    fit_hw: tuple[int, int] | None = None,
 ) -> Iterator[Frame | Failure]:
     """Yield the frames of one source or many, in order; what can't be read is yielded as a `Failure`.
 
     A string or path is an image, a folder, a glob, a video, a URL, a camera's number or "-" for one image on stdin.
     Arrays are (H, W, 3) BGR or (H, W) grey uint8, PIL images are themselves, bytes are an encoded image; frames and
     failures pass through. An iterator of sources is read one source at a time.
+
+    With `fit_hw`, a JPEG that is at least twice as large as a picture that fits there is decoded at a half, a quarter
+    or an eighth of its size, never smaller than what fits; the frame says how large it really is.
 
     Raises:
         UsageError: there is no source, or one is of a type that can't hold an image.
@@ -70,7 +79,7 @@ def read_sources(
     count = -1
     for count, source in enumerate(many):
         try:
-            yield from _read_one(source, count, stdin)
+            yield from _read_one(source, count, stdin, fit_hw)
         except DataError as error:
             yield Failure(source=_label(source, count), error=error)
     if count < 0:
@@ -101,25 +110,29 @@ def _label(source: Source, position: int) -> str:
     return f"{'bytes' if isinstance(source, bytes) else 'array'} {position}"
 
 
-def _read_one(source: Source, position: int, stdin: BinaryIO | None) -> Iterator[Frame | Failure]:
+def _read_one(
+    source: Source, position: int, stdin: BinaryIO | None, fit_hw: tuple[int, int] | None
+) -> Iterator[Frame | Failure]:
     label = _label(source, position)
     if isinstance(source, (Frame, Failure)):
         yield source
     elif isinstance(source, bytes):
-        yield Frame(source=label, image=decode_image(source, label))
+        yield _decode(source, label, fit_hw)
     elif isinstance(source, int):
         yield from _read_video(source, label)
     elif isinstance(source, (str, Path)):
-        yield from _read_text(str(source), label, stdin)
+        yield from _read_text(str(source), label, stdin, fit_hw)
     else:
         yield Frame(source=label, image=as_image(source))
 
 
-def _read_text(text: str, label: str, stdin: BinaryIO | None) -> Iterator[Frame | Failure]:
+def _read_text(
+    text: str, label: str, stdin: BinaryIO | None, fit_hw: tuple[int, int] | None
+) -> Iterator[Frame | Failure]:
     path = Path(os.path.expanduser(text))
     if text == "-":
         data = (stdin or sys.stdin.buffer).read()
-        yield Frame(source=label, image=decode_image(data, "stdin"))
+        yield _decode(data, label, fit_hw)
     elif text.isdecimal() and not os.path.exists(path):
         yield from _read_video(int(text), f"camera {text}")
     elif text.lower().startswith(_STREAMS):
@@ -128,29 +141,39 @@ def _read_text(text: str, label: str, stdin: BinaryIO | None) -> Iterator[Frame 
         files = list_images(path) + [p for p in path.iterdir() if _is_video(p) and not p.name.startswith(".")]
         if not files:
             raise DataError(f"The folder {text!r} holds no image and no video. Known images: {_known(IMAGE_SUFFIXES)}.")
-        yield from _read_files(sorted(files))
+        yield from _read_files(sorted(files), fit_hw)
     elif not os.path.exists(path) and glob.has_magic(text):
         files = sorted(Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file())
         if not files:
             raise DataError(f"No file matches {text!r}. Check the pattern.")
-        yield from _read_files(files)
+        yield from _read_files(files, fit_hw)
     else:
-        yield from _read_file(path)
+        yield from _read_file(path, fit_hw)
 
 
-def _read_files(files: Sequence[Path]) -> Iterator[Frame | Failure]:
+def _decode(data: bytes, label: str, fit_hw: tuple[int, int] | None) -> Frame:
+    header = parse_header(data) if fit_hw is not None and data.startswith(b"\xff\xd8") else None
+    if fit_hw is None or header is None:
+        return Frame(source=label, image=decode_image(data, label))
+    times = max(full / fit for full, fit in zip(header.size_hw, fit_hw, strict=True))
+    reduce: Reduction = 8 if times >= 8 else 4 if times >= 4 else 2 if times >= 2 else 1
+    image = decode_image(data, label, reduce=reduce)
+    return Frame(source=label, image=image, full_size_hw=None if reduce == 1 else header.size_hw)
+
+
+def _read_files(files: Sequence[Path], fit_hw: tuple[int, int] | None) -> Iterator[Frame | Failure]:
     for file in files:
         try:
-            yield from _read_file(file)
+            yield from _read_file(file, fit_hw)
         except DataError as error:
             yield Failure(source=str(file), error=error)
 
 
-def _read_file(path: Path) -> Iterator[Frame]:
+def _read_file(path: Path, fit_hw: tuple[int, int] | None) -> Iterator[Frame]:
     if _is_video(path) and path.is_file():
         yield from _read_video(str(path), str(path))
     else:
-        yield Frame(source=str(path), image=read_image(path))
+        yield _decode(read_file(path), str(path), fit_hw)
 
 
 def _read_video(source: str | int, label: str) -> Iterator[Frame]:

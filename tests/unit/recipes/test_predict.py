@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image
@@ -179,3 +180,16 @@ def test_a_loaded_file_takes_the_users_names(toy_onnx: Path) -> None:
     with Predictor.load(toy_onnx, options=ModelOptions(names=("a", "b", "c"))) as predictor:
         assert predictor(scene(("blue", 1, 2))).labels == ["c"]
         assert predictor.names == predictor.session.spec.names == ("a", "b", "c")
+
+
+def test_a_scaled_decoding_gives_boxes_of_the_full_picture() -> None:
+    picture = scene(("green", 5, 1), size_hw=(256, 512), cell=64)
+    data = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, 100])[1].tobytes()
+    whole, scaled = Predictor(ToySession()), Predictor(ToySession(), scaled_decode=True)
+    found = scaled(data)
+    assert found.size_hw == (256, 512)
+    assert len(found) == len(whole(data)) == 1
+    np.testing.assert_allclose(found.boxes_xyxy, [[320, 64, 384, 128]])
+    (prediction,) = scaled.stream(data)
+    assert isinstance(prediction, Prediction)
+    assert prediction.frame.image.shape[:2] == (64, 128)  # a quarter: no network of 64 x 64 sees more

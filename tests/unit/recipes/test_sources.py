@@ -3,6 +3,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image
@@ -248,3 +249,41 @@ def test_the_folders_of_the_sources_are_known_beforehand(tmp_path: Path) -> None
         scene(),
     ]
     assert source_folders(sources) == {tmp_path / "one", tmp_path / "two", tmp_path / "three"}
+
+
+def _jpeg(height: int, width: int) -> bytes:
+    image = np.zeros((height, width, 3), np.uint8)
+    image[: height // 2, : width // 2] = (10, 20, 200)
+    return cv2.imencode(".jpg", image)[1].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("size_hw", "decoded_hw"),
+    [((100, 150), (100, 150)), ((128, 100), (64, 50)), ((300, 257), (75, 65)), ((1200, 512), (150, 64))],
+)
+def test_a_large_jpeg_is_decoded_smaller_but_never_smaller_than_what_fits(
+    size_hw: tuple[int, int], decoded_hw: tuple[int, int], tmp_path: Path
+) -> None:
+    data = _jpeg(*size_hw)
+    path = tmp_path / "large.jpg"
+    path.write_bytes(data)
+    for source in (data, path):
+        (frame,) = read_sources(source, fit_hw=(64, 96))
+        assert isinstance(frame, Frame)
+        assert frame.image.shape[:2] == decoded_hw
+        assert frame.full_size_hw == (None if decoded_hw == size_hw else size_hw)
+        assert abs(int(frame.image[2, 2, 2]) - 200) < 8  # red where the full picture is red
+
+
+def test_without_a_size_to_fit_and_for_other_formats_the_whole_picture_is_decoded() -> None:
+    image = np.full((300, 300, 3), 7, np.uint8)
+    png = cv2.imencode(".png", image)[1].tobytes()
+    for frame in (*read_sources(png, fit_hw=(64, 64)), *read_sources(_jpeg(300, 300))):
+        assert isinstance(frame, Frame)
+        assert (frame.image.shape[:2], frame.full_size_hw) == ((300, 300), None)
+
+
+def test_a_cut_jpeg_is_a_failure_when_it_is_decoded_smaller_too() -> None:
+    (failure,) = read_sources(_jpeg(300, 300)[:-50], fit_hw=(64, 64))
+    assert isinstance(failure, Failure)
+    assert "cut off" in str(failure.error)
