@@ -192,4 +192,4 @@ def test_a_scaled_decoding_gives_boxes_of_the_full_picture() -> None:
     np.testing.assert_allclose(found.boxes_xyxy, [[320, 64, 384, 128]])
     (prediction,) = scaled.stream(data)
     assert isinstance(prediction, Prediction)
-    assert prediction.frame.image.shape[:2] == (64, 128)  # a quarter: no network of 64 x 64 sees more
+    assert prediction.frame.image.shape[:2] == (32, 64)  # an eighth: the network of 64 x 64 sees no more
