@@ -1,4 +1,4 @@
-"""Launches on a Ray cluster of two nodes: places, results, and what is killed in between."""
+"""Launches on a Ray cluster of three nodes: places, results, and what is killed in between."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.clusters import RayCluster
-from support.faults import Learning
+from support.faults import Learning, find_orphans
 from support.processes import has_ended
 
 from boxwright.core.errors import UsageError
@@ -27,7 +27,7 @@ from boxwright.launchers.ray_ import RayLauncher
 pytestmark = pytest.mark.xdist_group("ray")
 
 WORKERS = make_workers_anywhere(2)
-ON_BOTH = RayLauncher(spread="spread", cores_per_worker=1)
+ON_TWO = RayLauncher(cores_per_worker=1)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_each_worker_is_on_its_node_and_finds_the_other(ray_cluster: RayCluster)
         return [tuple(place.tolist()) for place in places]
 
     # Where the machine's name resolves to loopback, gloo would by itself listen where nobody can call.
-    assert ON_BOTH.run(job, WORKERS) == [(0, 0, 0, 1), (1, 1, 0, 1)]
+    assert ON_TWO.run(job, WORKERS) == [(0, 0, 0, 1), (1, 1, 0, 1)]
 
 
 def test_the_rendezvous_is_on_the_first_workers_node(ray_cluster: RayCluster):
@@ -58,37 +58,39 @@ def test_the_rendezvous_is_on_the_first_workers_node(ray_cluster: RayCluster):
             sock.bind((world.master_addr, world.master_port))
         return world.master_addr, os.environ["BOXWRIGHT_RENDEZVOUS"], os.environ.get("GLOO_SOCKET_IFNAME")
 
-    address, rendezvous, interface = ON_BOTH.run(job, WORKERS)
+    address, rendezvous, interface = ON_TWO.run(job, WORKERS)
 
     assert rendezvous.startswith(f"{address}:")
     assert interface is not None
 
 
 def test_the_weights_are_those_of_subprocess(ray_cluster: RayCluster, tmp_path: Path, undisturbed: list[float]):
-    assert ON_BOTH.run(Learning(tmp_path), WORKERS) == (pytest.approx(undisturbed, abs=1e-6), 0)
+    assert ON_TWO.run(Learning(tmp_path), WORKERS) == (pytest.approx(undisturbed, abs=1e-6), 0)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_killed_rank_costs_nothing_but_time(
     ray_cluster: RayCluster, tmp_path: Path, undisturbed: list[float], seed: int
 ):
-    launcher = replace(ON_BOTH, restart=Restart(max_restarts=1))
+    launcher = replace(ON_TWO, restart=Restart(max_restarts=1))
 
     assert launcher.run(Learning.with_seed(tmp_path, "rank", seed), WORKERS) == (undisturbed, 1)
+    assert find_orphans(tmp_path) == []
 
 
 @pytest.mark.parametrize("seed", [3, 4, 5])
 def test_a_lost_node_costs_nothing_but_time(
     ray_cluster: RayCluster, tmp_path: Path, undisturbed: list[float], seed: int
 ):
-    launcher = replace(ON_BOTH, restart=Restart(max_restarts=1))
+    launcher = replace(ON_TWO, restart=Restart(max_restarts=1))
 
     assert launcher.run(Learning.with_seed(tmp_path, "node", seed), WORKERS) == (undisturbed, 1)
+    assert find_orphans(tmp_path) == []
 
 
 def test_without_restarts_a_lost_node_is_told(ray_cluster: RayCluster, tmp_path: Path):
     with pytest.raises(WorkerFailed, match=r"Worker \d was (lost with its agent on|killed by)") as caught:
-        ON_BOTH.run(Learning(tmp_path, "node", step=2), WORKERS)
+        ON_TWO.run(Learning(tmp_path, "node", step=2), WORKERS)
 
     assert caught.value.kind == "death"
 
@@ -97,11 +99,11 @@ def test_fewer_workers_will_do_only_where_that_is_allowed(ray_cluster: RayCluste
     def job(world: World) -> int:
         return world.world_size
 
-    strict = replace(ON_BOTH, start_timeout_s=1.0)
+    strict = replace(ON_TWO, start_timeout_s=1.0)
     with pytest.raises(UsageError, match=r"Ray has no room for 4 workers with 1 CPUs each.*min_workers"):
         strict.run(job, make_workers_anywhere(4))
 
-    relaxed = replace(ON_BOTH, min_workers=2, room_timeout_s=1.0)
+    relaxed = replace(ON_TWO, min_workers=2, room_timeout_s=1.0)
     assert relaxed.run(job, make_workers_anywhere(4)) == 3
     assert "There is room for 3 of 4 workers, and min_workers=2 allows it" in caplog.text
 
@@ -157,7 +159,7 @@ def job(world):
     print("running", os.getpid(), flush=True)
     threading.Event().wait(120)
 
-RayLauncher(address=sys.argv[1], spread="spread").run(job, make_workers_anywhere(2))
+RayLauncher(address=sys.argv[1]).run(job, make_workers_anywhere(2))
 """
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from support.faults import Learning
+from support.faults import Learning, find_orphans
 from support.processes import has_ended
 
 from boxwright.core.errors import UsageError
@@ -57,6 +57,7 @@ def test_a_killed_rank_costs_nothing_but_time(spark_cluster: str, tmp_path: Path
     launcher = SparkLauncher(restart=Restart(max_restarts=1))
 
     assert launcher.run(Learning.with_seed(tmp_path, "rank", seed), WORKERS) == (undisturbed, 1)
+    assert find_orphans(tmp_path) == []
 
 
 @pytest.mark.parametrize("seed", [3, 4, 5])
@@ -66,6 +67,7 @@ def test_a_killed_executor_costs_nothing_but_time(
     launcher = SparkLauncher(restart=Restart(max_restarts=1))
 
     assert launcher.run(Learning.with_seed(tmp_path, "executor", seed), WORKERS) == (undisturbed, 1)
+    assert find_orphans(tmp_path) == []
 
 
 def test_a_users_exception_is_shown_once_with_its_rank_and_the_session_lives_on(spark_cluster: str):

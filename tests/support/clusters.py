@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def spark_here() -> Iterator[None]:
 
 
 class RayCluster:
-    """Two Ray nodes on this machine: a head with two CPUs and another with one."""
+    """Three Ray nodes on this machine with one CPU each, so that two workers are never on the same one."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
@@ -44,22 +45,22 @@ class RayCluster:
         self._cluster = Cluster(
             initialize_head=True,
             head_node_args={
-                "num_cpus": 2,
+                "num_cpus": 1,
                 "object_store_memory": _STORE_BYTES,
                 "include_dashboard": False,
                 "_system_config": {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000},
             },
         )
-        self._second: Any = None
+        self._others: list[Any] = []
         self.address: str = self._cluster.address
 
     def complete(self) -> None:
-        """Have both nodes there, whatever a test has done to the second."""
-        if self._second is not None and self._is_alive(self._second):
-            return
-        if self._second is not None:
-            self._cluster.remove_node(self._second, allow_graceful=False)
-        self._second = self._cluster.add_node(num_cpus=1, object_store_memory=_STORE_BYTES)
+        """Have all nodes there, whatever a test has done to those that are not the head."""
+        for node in [node for node in self._others if not self._is_alive(node)]:
+            self._cluster.remove_node(node, allow_graceful=False)
+            self._others.remove(node)
+        while len(self._others) < 2:
+            self._others.append(self._cluster.add_node(num_cpus=1, object_store_memory=_STORE_BYTES))
 
     def close(self) -> None:
         self._cluster.shutdown()
@@ -70,7 +71,7 @@ class RayCluster:
 
 @pytest.fixture(scope="module")
 def ray_nodes() -> Iterator[RayCluster]:
-    """Two Ray nodes, to which the tests' process is connected."""
+    """Three Ray nodes, to which the tests' process is connected."""
     pytest.importorskip("ray", reason="ray is not installed")
     from boxwright.launchers.ray_ import open_ray
 
@@ -85,7 +86,7 @@ def ray_nodes() -> Iterator[RayCluster]:
 
 @pytest.fixture
 def ray_cluster(ray_nodes: RayCluster) -> RayCluster:
-    """Both nodes, alive at the start of each test."""
+    """The nodes, all alive at the start of each test."""
     ray_nodes.complete()
     return ray_nodes
 
@@ -97,13 +98,12 @@ def need_spark() -> None:
         pytest.skip("Spark needs Java, which is not installed")
 
 
-@pytest.fixture(scope="module")
-def spark_master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a standalone master with two workers of one core each, on the loopback interface."""
-    need_spark()
+@contextmanager
+def start_spark(folder: Path) -> Iterator[str]:
+    """Give the URL of a standalone master with two workers of one core each, on the loopback interface."""
     import pyspark
 
-    home, folder = Path(pyspark.__file__).parent, tmp_path_factory.mktemp("spark")
+    home = Path(pyspark.__file__).parent
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     address = f"spark://127.0.0.1:{port}"
@@ -133,7 +133,9 @@ def spark_master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                     start_new_session=True,
                 )
                 started.append(process)
-            yield address
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+                yield address
         finally:
             for process in reversed(started):
                 os.killpg(process.pid, signal.SIGTERM)  # a worker ends its executors
@@ -146,17 +148,10 @@ def spark_master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def spark_cluster(spark_master: str, monkeypatch_module: pytest.MonkeyPatch) -> Iterator[str]:
-    """The same master, with a session of this process on it."""
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of such a master, with a session of this process on it."""
+    need_spark()
     from boxwright.launchers.spark_ import open_spark
 
-    monkeypatch_module.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    with open_spark(spark_master, {"spark.executor.memory": "512m"}):
-        yield spark_master
-
-
-@pytest.fixture(scope="module")
-def monkeypatch_module() -> Iterator[pytest.MonkeyPatch]:
-    """Changes that last as long as a module's tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        yield patch
+    with start_spark(tmp_path_factory.mktemp("spark")) as master, open_spark(master, {"spark.executor.memory": "512m"}):
+        yield master

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 import psutil
+from support.processes import has_ended
 
 from boxwright.core.world import World
 from boxwright.launchers.base import current_attempt
@@ -48,6 +49,7 @@ class Learning:
         import torch
         from torch import distributed, nn
 
+        (self.folder / f"{current_attempt()}.{world.rank}.pid").write_text(str(os.getpid()))
         distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
         torch.manual_seed(0)
         model = nn.Linear(8, 2)
@@ -78,9 +80,11 @@ class Learning:
         if current_attempt() or step != self.step or self.victim == "nobody":
             return
         if self.victim == "node":
-            # Whoever is not on the head does it, whatever its rank.
             raylet = _ancestor(lambda process: process.name() == "raylet")
-            if raylet is None or "--head" in raylet.cmdline():
+            assert raylet is not None
+            # Without its head a cluster is no more: then it is the other worker's node.
+            on_head = _tell_all("--head" in raylet.cmdline())
+            if world.rank != (1 - self.rank if on_head[self.rank] else self.rank):
                 return
             raylet.kill()
         elif world.rank != self.rank:
@@ -92,6 +96,22 @@ class Learning:
         else:
             os.kill(os.getpid(), signal.SIGKILL)
         threading.Event().wait(60)  # the end comes from outside
+
+
+def _tell_all(value: bool) -> list[bool]:
+    import torch
+    from torch import distributed
+
+    own = torch.tensor([int(value)])
+    everyones = [torch.zeros_like(own) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(everyones, own)
+    return [bool(one) for one in everyones]
+
+
+def find_orphans(folder: Path) -> list[int]:
+    """Return the workers of a `Learning` that have not ended, and do not end in due time."""
+    pids = [int(file.read_text()) for file in folder.glob("*.pid")]
+    return [pid for pid in pids if not has_ended(pid, within_s=30)]
 
 
 def _ancestor(fits: Callable[[psutil.Process], bool]) -> psutil.Process | None:

@@ -117,6 +117,19 @@ def settle_here(spec: WorkerSpec, cpu: Cpu, cpus: int) -> WorkerSpec:
     return replace(spec, cores=(), threads=max(1, min(physical, cpu.usable_cores)), anywhere=False)
 
 
+def fit_cores(machines: Sequence[int], workers: int) -> int:
+    """Return the most cpus that each of so many workers can have at once on these machines; 0 if there is no room.
+
+    Example:
+        >>> fit_cores([16, 8], 3)
+        8
+    """
+    for cpus in range(max(machines, default=0), 0, -1):
+        if sum(one // cpus for one in machines) >= workers:
+            return cpus
+    return 0
+
+
 def _deal(cpu: Cpu, num_processes: int) -> list[tuple[int, ...]]:
     if num_processes > cpu.usable_cores:
         why = "allowed by the mask" if cpu.usable_cores == len(cpu.cores) else f"paid for by the quota of {cpu.quota:g}"

@@ -22,9 +22,11 @@ from boxwright.core.errors import UsageError
 from boxwright.core.world import World
 from boxwright.launchers.agent import serve
 from boxwright.launchers.base import WorkerSpec
-from boxwright.launchers.engine import Terms, check_workers, run_on_engine
+from boxwright.launchers.conductor import run_on_engine
+from boxwright.launchers.engine import Terms, check_workers
 from boxwright.launchers.group import Patience
 from boxwright.launchers.payload import pack
+from boxwright.launchers.placement import fit_cores
 from boxwright.launchers.restart import Restart
 from boxwright.launchers.wire import Invitation, Listener
 
@@ -175,19 +177,6 @@ def _has_fileno(stream: Any) -> bool:
     except (AttributeError, OSError, ValueError):
         return False
     return True
-
-
-def fit_cores(machines: Sequence[int], workers: int) -> int:
-    """Return the most cpus that each of so many workers can have at once on these machines; 0 if there is no room.
-
-    Example:
-        >>> fit_cores([16, 8], 3)
-        8
-    """
-    for cpus in range(max(machines, default=0), 0, -1):
-        if sum(one // cpus for one in machines) >= workers:
-            return cpus
-    return 0
 
 
 class _Agent:

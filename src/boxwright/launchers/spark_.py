@@ -27,7 +27,8 @@ from boxwright.core.errors import UsageError
 from boxwright.core.world import World
 from boxwright.launchers.agent import serve
 from boxwright.launchers.base import WorkerSpec
-from boxwright.launchers.engine import Terms, check_workers, run_on_engine
+from boxwright.launchers.conductor import run_on_engine
+from boxwright.launchers.engine import Terms, check_workers
 from boxwright.launchers.group import Patience
 from boxwright.launchers.payload import pack
 from boxwright.launchers.restart import Restart

@@ -1,0 +1,170 @@
+"""The training recipe on Ray and Spark: the same numbers as here, and it goes on after what happens to it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from support.clusters import RayCluster
+
+from boxwright.accel.checkpoint import load_checkpoint
+from boxwright.accel.nano import TorchNano
+from boxwright.data.synthetic import generate_scenes
+from boxwright.launchers.base import WorkerFailed, current_attempt
+from boxwright.recipes.train import TrainConfig, train
+
+pytest.importorskip("ray", reason="ray is not installed")
+from boxwright.launchers.ray_ import RayLauncher
+
+RAY = pytest.mark.xdist_group("ray")
+SPARK = pytest.mark.xdist_group("spark")
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scenes")
+    generate_scenes(folder, images=24, seed=0, size_hw=(96, 96), classes=("circle", "square"))
+    return folder
+
+
+SETTINGS: dict[str, Any] = {
+    "model": "yolox_nano", "val": 0.25, "batch": 4, "steps": 8, "size_hw": (96, 96), "eval_interval": 1,
+    "print_interval": 1, "workers": 1, "num_processes": 2, "augment": False,
+}  # fmt: skip
+
+
+def make_config(scenes: Path, out: Path, **changes: Any) -> TrainConfig:
+    return TrainConfig(**({"data": scenes, "output_dir": out} | SETTINGS | changes))
+
+
+class DieOnce:
+    """Kills the first worker at a step of its first attempt."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_start(self, settings: Any) -> None: ...
+
+    def on_step(self, step: int, values: Any) -> None:
+        if step == self._step and current_attempt() == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_evaluation(self, step: int, values: Any) -> None: ...
+
+    def on_end(self) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def by_hand(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The last checkpoint of a run of this machine that died after its first evaluation and was resumed by hand."""
+    folder = tmp_path_factory.mktemp("by_hand")
+    with pytest.raises(WorkerFailed, match="signal 9"):
+        train(make_config(scenes, folder), callbacks=[DieOnce(6)])
+    train(make_config(scenes, folder, resume=True))
+    return load_checkpoint(folder / "weights" / "last.pt")
+
+
+def check_same(folder: Path, by_hand: dict[str, Any]) -> None:
+    ours = load_checkpoint(folder / "weights" / "last.pt")
+    assert ours["step"] == by_hand["step"] == SETTINGS["steps"]
+    for part in ("model", "average"):
+        for key, value in by_hand[part].items():
+            assert torch.equal(value, ours[part][key]), (part, key)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "total" in line][-1] == SETTINGS["steps"]
+
+
+@RAY
+def test_on_ray_a_run_goes_on_by_itself_and_equals_one_resumed_by_hand(
+    ray_cluster: RayCluster, scenes: Path, tmp_path: Path, by_hand: dict[str, Any]
+):
+    train(make_config(scenes, tmp_path, strategy="ray", max_restarts=1), callbacks=[DieOnce(6)])
+
+    check_same(tmp_path, by_hand)
+    plan = (tmp_path / "plan.txt").read_text()
+    assert "processes    2 (ray)" in plan
+    assert "after a death all processes start again, 1 times at most" in plan
+
+
+@SPARK
+def test_on_spark_a_run_goes_on_by_itself_and_equals_one_resumed_by_hand(
+    spark_here: None, scenes: Path, tmp_path: Path, by_hand: dict[str, Any]
+):
+    train(make_config(scenes, tmp_path, strategy="spark", max_restarts=1), callbacks=[DieOnce(6)])
+
+    check_same(tmp_path, by_hand)
+
+
+class Fit(TorchNano):
+    """A loop of a user's own."""
+
+    def train(self, model: torch.nn.Module, batches: torch.Tensor) -> int:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        ready, optimizer = self.setup(model, optimizer)
+        for batch in batches[self.global_rank :: self.world_size]:
+            optimizer.zero_grad()
+            self.backward(ready(batch).square().mean())
+            optimizer.step()
+        return self.world_size
+
+
+@RAY
+def test_a_loop_of_ones_own_gives_the_same_weights_on_ray(ray_cluster: RayCluster):
+    weights = []
+    for strategy in ("subprocess", RayLauncher(cores_per_worker=1)):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 2)
+        assert Fit(num_processes=2, strategy=strategy).train(model, torch.ones(6, 3, 4)) == 2
+        weights.append(model.weight.detach().clone())
+
+    assert torch.allclose(*weights, atol=1e-6, rtol=0)
+
+
+@RAY
+def test_a_killed_command_leaves_no_worker_and_resume_goes_on(ray_cluster: RayCluster, scenes: Path, tmp_path: Path):
+    out = tmp_path / "run"
+    words = ["--strategy", "ray", "--address", ray_cluster.address, "--num_processes", "2", "--out", str(out)]
+    first = [
+        *words, "--data", str(scenes), "--val", "0.25", "-b", "4", "--size", "96",
+        "steps=400", "eval_interval=1", "print_interval=1", "workers=1", "augment=false",
+    ]  # fmt: skip
+    with boxwright_train(*first) as driver:
+        read_until(driver, ": AP ")
+        workers = [p for p in psutil.process_iter(["cmdline"]) if is_worker(p)]
+        driver.kill()
+    _, alive = psutil.wait_procs(workers, timeout=30)
+    assert len(workers) >= 2  # each has a guard besides
+    assert alive == []
+
+    with boxwright_train(*words, "--resume") as driver:
+        line = read_until(driver, "Going on from step")
+        driver.terminate()
+    assert 0 < int(line.split("step ")[1].split()[0]) < 400
+
+
+def boxwright_train(*words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "boxwright", "train", *words]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def read_until(driver: subprocess.Popen[str], words: str) -> str:
+    assert driver.stderr is not None
+    lines = []
+    for line in driver.stderr:
+        lines.append(line)
+        if words in line:
+            return line
+    raise AssertionError(f"It never said {words!r}: {''.join(lines)}")
+
+
+def is_worker(process: psutil.Process) -> bool:
+    """Whether a process is a worker of a Ray actor, and not one that a test beside this has started."""
+    if "boxwright.launchers.worker" not in (process.info["cmdline"] or []):
+        return False
+    return any(parent.name().startswith("ray::") for parent in process.parents())
