@@ -25,6 +25,7 @@ VERBS = {
     "optimize": "find the fastest way to run a model that keeps its accuracy",
     "inference_demo": "the same, as the ancestor spelt it",
     "benchmark": "time converted models side by side",
+    "export": "write a model as ONNX, OpenVINO, TorchScript or AOTInductor, checked",
     "info": "show a model's size, cost and classes",
     "run": "run any program with threads, cores and memory settings that fit",
     "doctor": "show this machine and what is installed",

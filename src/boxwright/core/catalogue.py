@@ -83,8 +83,13 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
         "train_config": Entry(target="boxwright.recipes.train:TrainConfig", packages=("torch",), extra="train"),
         "optimize": _optimize("optimize"),
         "optimize_config": _optimize("OptimizeConfig"),
-        "benchmark": Entry(
-            target="boxwright.recipes.benchmark:benchmark", packages=("cloudpickle",), extra="train"
+        "benchmark": Entry(target="boxwright.recipes.benchmark:benchmark", packages=("cloudpickle",), extra="train"),
+        "export": Entry(target="boxwright.recipes.export:export", packages=("torch", "safetensors"), extra="train"),
+        "export_config": Entry(
+            target="boxwright.recipes.export:ExportConfig", packages=("torch", "safetensors"), extra="train"
+        ),
+        "export_suppression": Entry(
+            target="boxwright.recipes.export_check:Suppression", packages=("torch", "safetensors"), extra="train"
         ),
         "demo": Entry(target="boxwright.recipes.demo:run_demo", packages=("torch", "safetensors"), extra="train"),
     },
@@ -105,6 +110,9 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
         ),
         "onnx": Entry(
             target="boxwright.runtimes.export:export_onnx", packages=("torch", "onnx", "onnxscript"), extra="export"
+        ),
+        "onnx_suppression": Entry(
+            target="boxwright.runtimes.onnx_nms:suppress_file", packages=("onnx",), extra="export"
         ),
     },
     "quantizer": {

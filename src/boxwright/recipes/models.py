@@ -21,6 +21,7 @@ from boxwright.runtimes.base import Session, Tuning
 
 _log = get_logger(__name__)
 _SUFFIXES = (".safetensors", ".pth", ".onnx")
+_INSIDE = (".xml", ".bin", ".ts", ".pt2")  # files that run as part of their artifact folder alone
 _CHECKPOINTS = (".safetensors", ".pth", ".pt", ".ckpt", ".tar")
 
 
@@ -106,6 +107,8 @@ def open_model(model: str | Path, options: ModelOptions | None = None, tuning: T
     """
     options = options or ModelOptions()
     path = find_model(model)
+    if path.suffix.lower() in _INSIDE and is_artifact(path.parent):
+        path = path.parent
     if path.is_dir():
         if not is_artifact(path):
             raise CheckpointError(f"The folder {str(path)!r} holds no artifact.json: it is not an artifact.")
@@ -125,6 +128,11 @@ def open_model(model: str | Path, options: ModelOptions | None = None, tuning: T
             raise UsageError(f"{tuning!r} does not apply to {path.name}, which runs in PyTorch. Convert it first.")
         opened: Session = catalogue.load("opener", "checkpoint")(path, options)
         return opened
+    if path.suffix.lower() in _INSIDE:
+        raise CheckpointError(
+            f"{str(path)!r} does not say what it detects, and there is no artifact.json beside it. "
+            "Give the whole folder that `boxwright export` wrote."
+        )
     raise CheckpointError(
         f"{str(path)!r} is no known kind of model file. Use .pth, .safetensors, .onnx or an artifact folder."
     )

@@ -1,14 +1,17 @@
 """ONNX files behind the session seam, whoever wrote them, and what they weigh. Needs no torch."""
 
 import json
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from boxwright.core.boxes import xyxy_to_cxcywh
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.log import get_logger
+from boxwright.core.signature import Array
 from boxwright.core.spec import Spec
 from boxwright.detector.postprocess import anchor_grid
 from boxwright.recipes.info import Cost
@@ -21,6 +24,9 @@ _log = get_logger(__name__)
 SPEC_KEY = "boxwright"
 """Where a file of ours keeps its `Spec` as JSON."""
 
+SETTINGS_KEY = "boxwright_nms"
+"""Where a file that suppresses boxes itself keeps its thresholds as JSON."""
+
 
 def open_onnx(path: Path, options: ModelOptions, tuning: Tuning | None = None) -> DetectorSession:
     """Return a session over an ONNX file; one that does not describe itself is told by its output.
@@ -30,7 +36,7 @@ def open_onnx(path: Path, options: ModelOptions, tuning: Tuning | None = None) -
         UsageError: an option contradicts the file.
     """
     graph = OnnxGraph(path, tuning=tuning)
-    size_hw = _check_inputs(graph)
+    size_hw = _check_ports(graph)
     if options.size_hw and size_hw and options.size_hw != size_hw:
         raise UsageError(f"The input size of {path.name} is fixed to {size_hw!r}; {options.size_hw!r} can't be used.")
     spec = read_spec(graph)
@@ -38,7 +44,45 @@ def open_onnx(path: Path, options: ModelOptions, tuning: Tuning | None = None) -
         spec = _find_spec(graph, options, size_hw)
     else:
         refuse(path, output_form=options.output)
-    return DetectorSession(graph, options.apply(spec))
+    spec = options.apply(spec)
+    if _is_suppressed(graph):
+        _log.info("%s suppresses boxes itself, with %s; lower thresholds find no more.", path.name, _settings(graph))
+        return DetectorSession(SuppressedGraph(graph, spec), spec)
+    return DetectorSession(graph, spec)
+
+
+class SuppressedGraph:
+    """A file that ends with suppression, as if it were one that does not: what it left in the first rows, then zeros.
+
+    So predicting and scoring work with it like with any other; their own suppression finds little left to do.
+    """
+
+    def __init__(self, graph: OnnxGraph, spec: Spec) -> None:
+        self.signature = graph.signature
+        self._graph = graph
+        self._spec = spec
+
+    def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        """Return one (B, A, 5 + C) output with decoded boxes."""
+        return (self._spread(*self._graph.run(inputs), size_hw=inputs[0].shape[2:]),)
+
+    def run_all(self, requests: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:
+        """Yield the outputs of many requests in their order."""
+        for outputs in self._graph.run_all(requests):
+            yield (self._spread(*outputs, size_hw=self._spec.size_hw),)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._graph.close()
+
+    def _spread(self, num: Array, boxes: Array, scores: Array, classes: Array, *, size_hw: tuple[int, ...]) -> Array:
+        places = len(anchor_grid((size_hw[0], size_hw[1]), self._spec.strides)[0])
+        output = np.zeros((len(num), places, 5 + self._spec.num_classes), np.float32)
+        for i, count in enumerate(num):
+            output[i, :count, :4] = xyxy_to_cxcywh(boxes[i, :count])
+            output[i, :count, 4] = scores[i, :count]
+            output[i, np.arange(count), 5 + classes[i, :count]] = 1
+        return output
 
 
 def read_spec(graph: OnnxGraph) -> Spec | None:
@@ -64,16 +108,25 @@ def measure_cost(path: Path) -> Cost:
     return Cost(parameters=sum(prod(t.dims) for t in graph.initializer if t.data_type == onnx.TensorProto.FLOAT))
 
 
-def _check_inputs(graph: OnnxGraph) -> tuple[int, int] | None:
+def _check_ports(graph: OnnxGraph) -> tuple[int, int] | None:
     """Return the input size, or None if it is free."""
     inputs, outputs = graph.signature.inputs, graph.signature.outputs
-    if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].shape[1] not in (3, None) or len(outputs) != 1:
+    images = len(inputs) == 1 and len(inputs[0].shape) == 4 and inputs[0].shape[1] in (3, None)
+    if not images or (len(outputs) != 1 and not _is_suppressed(graph)):
         raise CheckpointError(
             f"{str(graph.path)!r} is not a detector of this family: it has inputs {[p.shape for p in inputs]!r} and "
             f"outputs {[p.shape for p in outputs]!r}; it needs one (B, 3, H, W) input and one (B, A, 5 + C) output."
         )
     height, width = inputs[0].shape[2:]
     return (height, width) if height and width else None
+
+
+def _is_suppressed(graph: OnnxGraph) -> bool:
+    return SPEC_KEY in graph.metadata and SETTINGS_KEY in graph.metadata and len(graph.signature.outputs) == 4
+
+
+def _settings(graph: OnnxGraph) -> str:
+    return ", ".join(f"{key} {value:g}" for key, value in json.loads(graph.metadata[SETTINGS_KEY]).items())
 
 
 def _find_spec(graph: OnnxGraph, options: ModelOptions, size_hw: tuple[int, int] | None) -> Spec:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.core.errors import ConversionError
+from boxwright.core.spec import OutputForm
 from boxwright.runtimes.source import Source
 
 OPSET = 18
@@ -20,51 +21,64 @@ OPSET = 18
 _WRAPPER = "model."  # where `FlatModule` keeps the user's model
 
 
-def export_onnx(source: Source, path: Path, *, metadata: Mapping[str, str] | None = None) -> dict[str, Any]:
+class OneOutput(nn.Module):
+    """A detector with its three outputs joined to one (B, A, 5 + C), as far decoded as `form` says."""
+
+    def __init__(self, model: nn.Module, form: OutputForm, strides: Sequence[int]) -> None:
+        super().__init__()
+        self.model = model
+        self.form = form
+        self.strides = tuple(strides)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the joined output of (B, 3, H, W) images."""
+        boxes, objectness, classes = self.model(images)
+        if self.form != "raw":
+            objectness, classes = objectness.sigmoid(), classes.sigmoid()
+        if self.form == "decoded":
+            cells, steps = self._grid(images)
+            boxes = torch.cat((boxes[..., :2] + cells, boxes[..., 2:].exp()), dim=2) * steps
+        return torch.cat((boxes, objectness, classes), dim=2)
+
+    def _grid(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return column and row (A, 2) and stride (A, 1) of every place."""
+        cells, steps = [], []
+        for stride in self.strides:
+            rows, columns = images.shape[2] // stride, images.shape[3] // stride
+            y = torch.arange(rows, dtype=images.dtype, device=images.device).view(-1, 1).expand(rows, columns)
+            x = torch.arange(columns, dtype=images.dtype, device=images.device).view(1, -1).expand(rows, columns)
+            cells.append(torch.stack((x, y), dim=2).flatten(0, 1))
+            steps.append(torch.full_like(cells[-1][:, :1], stride))
+        return torch.cat(cells), torch.cat(steps)
+
+
+def export_onnx(
+    source: Source, path: Path, *, size_step: int | None = None, metadata: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Write an ONNX file, with a free batch size where the source's is free; return how it was made.
+
+    Args:
+        source: the model.
+        path: the file to write.
+        size_step: let height and width (axes 2 and 3) of every input be any multiple of this.
+        metadata: texts to keep in the file.
 
     Raises:
         ConversionError: the exporter fails.
     """
-    signature = source.signature
-    example = source.example
-    axes: list[dict[int, Any]] | None = None
-    if signature.free_batch:
-        batch = torch.export.Dim("batch")
-        axes = [{0: batch} for _ in example]
-        # A free axis of size 1 would be taken for fixed.
-        example = tuple(torch.cat((t, t)) if t.shape[0] == 1 else t for t in example)
-    model = to_onnx(
-        source.flat(),
-        example,
-        axes=None if axes is None else (tuple(axes),),
-        inputs=[p.name for p in signature.inputs],
-        outputs=[p.name for p in signature.outputs],
-    )
+    free_batch = source.signature.free_batch
+    axes: dict[int, Any] = {0: torch.export.Dim("batch")} if free_batch else {}
+    if size_step is not None:
+        axes |= {2: size_step * torch.export.Dim("rows", min=1), 3: size_step * torch.export.Dim("columns", min=1)}
+    # A free axis of size 1 would be taken for fixed.
+    example = tuple(torch.cat((t, t)) if free_batch and t.shape[0] == 1 else t for t in source.example)
+    model = _to_onnx(source, example, (tuple(dict(axes) for _ in example),) if axes else None)
+    _name_nodes(model.graph)
     save_onnx(model, path, metadata or {})
     return {"opset": OPSET, "exporter": f"torch {torch.__version__}"}
 
 
-def to_onnx(
-    module: nn.Module,
-    example: tuple[Tensor, ...],
-    *,
-    axes: Any,
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-) -> onnx.ModelProto:
-    """Return the ONNX form of a module in evaluation mode.
-
-    Args:
-        module: takes and gives flat tensors.
-        example: its inputs; an axis that shall be free has a size of at least 2.
-        axes: `dynamic_shapes` of `torch.export.export`.
-        inputs: names of the inputs.
-        outputs: names of the outputs.
-
-    Raises:
-        ConversionError: the exporter fails.
-    """
+def _to_onnx(source: Source, example: tuple[Tensor, ...], axes: Any) -> onnx.ModelProto:
     noisy = [logging.getLogger(name) for name in ("torch.onnx", "torch.onnx._internal.exporter._registration")]
     levels = [logger.level for logger in noisy]
     try:
@@ -73,10 +87,10 @@ def to_onnx(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the exporter warns about its own internals
             program = torch.onnx.export(
-                module,
+                source.flat(),
                 example,
-                input_names=list(inputs),
-                output_names=list(outputs),
+                input_names=[p.name for p in source.signature.inputs],
+                output_names=[p.name for p in source.signature.outputs],
                 opset_version=OPSET,
                 dynamo=True,
                 dynamic_shapes=axes,
@@ -90,7 +104,6 @@ def to_onnx(
             logger.setLevel(level)
     assert program is not None
     model: onnx.ModelProto = program.model_proto
-    _name_nodes(model.graph)
     return model
 
 

@@ -128,9 +128,11 @@ class OnnxRuntime:
             exported = Path(scratch) / "exported.onnx"
             recipe: dict[str, Any] = catalogue.load("exporter", "onnx")(source, exported)
             if choice.precision is Precision.INT8:
-                quantised = Path(scratch) / "quantised.onnx"
+                # SiLU becomes one operator first: afterwards its two parts would have levels of their own between them.
+                fused, quantised = Path(scratch) / "fused.onnx", Path(scratch) / "quantised.onnx"
+                optimise_file(exported, fused)
                 quantize = catalogue.load("quantizer", f"onnx_{choice.mode}")
-                recipe["quantisation"] = quantize(exported, quantised, calibration)
+                recipe["quantisation"] = quantize(fused, quantised, calibration)
                 exported = quantised
             optimise_file(exported, folder / MODEL_FILE)
         return recipe | {"optimised": "extended", "onnxruntime": onnxruntime.__version__}

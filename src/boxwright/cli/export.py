@@ -1,0 +1,61 @@
+"""Write a model in another format, compared with the original before it is put in its place."""
+
+import argparse
+import json
+from pathlib import Path
+
+from boxwright.cli.options import add_model_arguments, fraction, model_options, positive
+from boxwright.core.errors import UsageError
+
+_FORMATS = ("onnx", "openvino", "torchscript", "aotinductor")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this verb's arguments."""
+    add_model_arguments(parser)
+    parser.add_argument(
+        "--format", choices=_FORMATS, default="onnx",
+        help="onnx: one file; the others: a folder with the file and its description (default onnx)",
+    )  # fmt: skip
+    parser.add_argument("--out", metavar="PATH", type=Path, help="where to; must not exist (default the model's name)")
+    parser.add_argument("-b", "--batch", type=positive, help="a fixed batch size (default any)")
+    parser.add_argument("--dynamic", action="store_true", help="any input size too, in multiples of 32 (onnx)")
+    parser.add_argument("--decode", action="store_true", help="boxes in pixels and scores from 0 to 1, not raw outputs")
+    parser.add_argument(
+        "--precision", default="32", help="32 or int8; openvino, torchscript and others also bf16 or 16"
+    )
+    parser.add_argument("--mode", choices=("qlinear", "integer"), help="int8 of onnx: static (default) or dynamic")
+    parser.add_argument("--calibration", metavar="PATH", type=Path, help="images for int8: a folder or a labelled set")
+    group = parser.add_argument_group("suppression inside the file (onnx)")
+    group.add_argument(
+        "--nms", action="store_true", help="end with non-maximum suppression: num, boxes, scores, classes"
+    )
+    group.add_argument("--conf", type=fraction, help="least score (default 0.25)")
+    group.add_argument("--iou", type=fraction, help="overlap above which the lower box goes (default 0.45)")
+    group.add_argument("--max-boxes", metavar="N", type=positive, help="boxes given for an image (default 300)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the file and print how it compares."""
+    from boxwright.core import catalogue
+    from boxwright.core.types import Precision
+
+    limits = {"conf": args.conf, "nms": args.iou, "max_boxes": args.max_boxes}
+    given = {name: value for name, value in limits.items() if value is not None}
+    if given and not args.nms:
+        raise UsageError("--conf, --iou and --max-boxes are for the suppression inside the file. Add --nms.")
+    export = catalogue.load("recipe", "export")
+    config = catalogue.load("recipe", "export_config")(
+        format=args.format,
+        decode=args.decode,
+        suppression=catalogue.load("recipe", "export_suppression")(**given) if args.nms else None,
+        dynamic=args.dynamic,
+        batch=args.batch,
+        precision=Precision.parse(args.precision),
+        mode=args.mode or "",
+        calibration=args.calibration,
+        options=model_options(args),
+    )
+    written = export(args.model, args.out, config)
+    print(json.dumps(written.to_dict()) if args.json else "\n".join(written.lines()))
+    return 0
