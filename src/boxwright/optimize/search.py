@@ -12,6 +12,7 @@ from boxwright.optimize.trial import Tried
 
 _log = get_logger(__name__)
 _FIRST = 2
+_NAMED = 4
 _RANK_SAMPLES = 4
 
 
@@ -42,7 +43,7 @@ def put_back(
 ) -> Tried:
     """Return the first try that loses no more than the budget with as few layers in float as it takes, or the nearest.
 
-    The number of layers doubles from try to try: 2, 4, 8 and so on.
+    The number of layers doubles from try to try: 2, 4, 8 and so on. At least one layer stays quantised.
 
     Args:
         first: the try with every layer quantised.
@@ -55,27 +56,27 @@ def put_back(
     Example:
         >>> def attempt(kept): return Tried(status="successful", kept=kept)
         >>> first = Tried(status="successful")
-        >>> found = put_back(first, ["a", "b", "c"], attempt, lambda t: 1 - len(t.kept) / 3, budget=0.1, tries=4)
+        >>> found = put_back(first, ["a", "b", "c"], attempt, lambda t: 1 - len(t.kept) / 3, budget=0.4, tries=4)
         >>> found.kept, found.note
-        (('a', 'b', 'c'), '3 of 3 layers kept in float')
+        (('a', 'b'), '2 of 3 layers kept in float: a, b')
     """
     nearest, count = first, _FIRST
     for _ in range(tries):
+        if count >= len(ranked):
+            break
         kept = tuple(ranked[:count])
         tried = attempt(kept)
-        tried = (
-            replace(tried, note=f"{len(kept)} of {len(ranked)} layers kept in float", kept=kept)
-            if _ran(tried)
-            else tried
-        )
-        _log.info("%d of %d layers in float: %s, loss %.4f", len(kept), len(ranked), tried.status, loss(tried))
+        if tried.status == "successful":
+            tried = replace(tried, kept=kept, note=_describe(kept, len(ranked)))
+        _log.info("%d of %d layers in float: %s, loss %.4g", len(kept), len(ranked), tried.status, loss(tried))
         if loss(tried) < loss(nearest):
             nearest = tried
-        if loss(nearest) <= budget or len(kept) == len(ranked):
+        if loss(nearest) <= budget:
             break
         count *= 2
     return nearest
 
 
-def _ran(tried: Tried) -> bool:
-    return tried.status == "successful"
+def _describe(kept: Sequence[str], count: int) -> str:
+    some = ", ".join(kept[:_NAMED]) + (", …" if len(kept) > _NAMED else "")
+    return f"{len(kept)} of {count} layers kept in float: {some}"

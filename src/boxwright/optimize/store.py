@@ -74,6 +74,7 @@ class Store:
             "size_bytes": tried.size_bytes,
             "recipe": dict(tried.recipe),
             "kept": list(tried.kept),
+            "score_s": tried.score_s,
         }
         self._file(method).write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
 

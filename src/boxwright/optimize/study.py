@@ -1,5 +1,6 @@
 """The whole search: every method tried in a child, accuracy kept by putting layers back, then all timed together."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from boxwright.optimize.trial import TrialJob, Tried, run_trial
 from boxwright.runtimes.artifact import add_measurements
 
 _log = get_logger(__name__)
+_SCORE_TIMES = 5.0  # scoring may take so many times as long as with the original
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much is done, and how much there is."""
 
@@ -137,7 +139,11 @@ class _Study:
     def _try_original(self) -> Tried:
         self._progress(ORIGINAL, 0, 2 * len(self._config.methods))
         known = self._store.read(ORIGINAL, None)
+        # However long the user's data takes, the original is scored; the others are measured by that.
+        self._limits = replace(self._limits, stage_s={"score": math.inf})
         tried = known or self._attempt(ORIGINAL, ())
+        patience_s = max(self._config.timeout_s, _SCORE_TIMES * tried.score_s)
+        self._limits = replace(self._limits, stage_s={"score": patience_s})
         if tried.status != "successful":
             log = self._store.log(ORIGINAL)
             raise ConversionError(f"The model itself does not run: {tried.note}. See {str(log)!r}.")

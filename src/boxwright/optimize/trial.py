@@ -1,6 +1,7 @@
 """One try in a child process: convert, load, compare with the original, score. A try never raises, it is told."""
 
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +44,7 @@ class Tried:
         size_bytes: of the artifact; of the original, its parameters.
         recipe: how it was converted, in the runtime's own words.
         kept: layers that were kept in float for the sake of accuracy.
+        score_s: how long scoring took.
     """
 
     status: Status
@@ -52,6 +54,7 @@ class Tried:
     size_bytes: int = 0
     recipe: Mapping[str, Any] = field(default_factory=dict)
     kept: tuple[str, ...] = ()
+    score_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +106,11 @@ class TrialJob:
                     f"its outputs are {found:.3g} away from the original's; {self.choice.precision} explains {bound:g}"
                 )
                 return Tried(status="wrong result", note=note, distance=found, size_bytes=size)
+            score, score_s = _score(case, graph, channel)
             return Tried(
                 status="successful",
-                score=_score(case, graph, channel),
+                score=score,
+                score_s=score_s,
                 distance=found,
                 size_bytes=size,
                 recipe=artifact.recipe,
@@ -124,8 +129,9 @@ class TrialJob:
         outputs = [graph.run(source.signature.check(inputs)) for inputs in case.probes()]
         named: dict[str, Any] = {f"{i}_{j}": a for i, some in enumerate(outputs) for j, a in enumerate(some)}
         np.savez(self.reference, **named)
-        score = _score(case, graph, channel)
-        return Tried(status="successful", score=score, distance=0.0, size_bytes=weight_bytes(source))
+        score, score_s = _score(case, graph, channel)
+        size = weight_bytes(source)
+        return Tried(status="successful", score=score, score_s=score_s, distance=0.0, size_bytes=size)
 
     def _calibration(self, case: Case, choice: Choice) -> Calibration | None:
         if choice.precision is not Precision.INT8:
@@ -182,11 +188,13 @@ def _worst_distance(graph: Graph, probes: Sequence[Sequence[Array]], reference: 
     return worst
 
 
-def _score(case: Case, graph: Graph, channel: Channel) -> Score | None:
+def _score(case: Case, graph: Graph, channel: Channel) -> tuple[Score | None, float]:
     if case.scorer is None:
-        return None
+        return None, 0.0
     channel.enter("score")
-    return case.scorer.score(graph)
+    start_s = time.monotonic()
+    score = case.scorer.score(graph)
+    return score, time.monotonic() - start_s
 
 
 def _in_short(text: str, most: int = 300) -> str:
