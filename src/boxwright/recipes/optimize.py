@@ -168,6 +168,7 @@ class OptimizeConfig:
         calibration: images for the quantisers: a folder, an image, or a labelled set. By default the training part.
         calibration_images: how many of them.
         val: hold out this part of a set that has no parts, as training does; the rest calibrates.
+        seed: of that split, the one that training was given.
         limit: score only so many images.
         includes: try only these methods (see `choose_methods` for these five).
         excludes: leave these methods out.
@@ -193,6 +194,7 @@ class OptimizeConfig:
     calibration: str | Path | None = None
     calibration_images: int = 128
     val: float | None = None
+    seed: int = 0
     limit: int | None = None
     includes: tuple[str, ...] | None = None
     excludes: tuple[str, ...] | None = None
@@ -319,7 +321,7 @@ def _read_parts(config: OptimizeConfig) -> tuple[Records | None, Records | None]
         return None, None
     given = given_splits(config.data)
     if config.val is not None or len(given) > 1:
-        training, scored = read_splits(config.data, val=config.val)
+        training, scored = read_splits(config.data, val=config.val, seed=config.seed)
         return scored, training
     return read_records(config.data), None
 
