@@ -23,10 +23,8 @@ from onnx import TensorProto, helper
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import UsageError
 from boxwright.runtimes.calibrate import Calibration
-from boxwright.runtimes.onnx_layers import Layer, Rewriter, Weights, attribute, choose_layers, find_users, is_for_silu
+from boxwright.runtimes.onnx_layers import Layer, Rewriter, Weights, attribute, choose_layers, find_users, lowest_used
 from boxwright.runtimes.onnx_ranges import Grid, Statistics, best_grid, channel_grids, measure
-
-_SILU_LOW = -8.0
 
 
 def quantize_static(path: Path, target: Path, calibration: Calibration) -> dict[str, Any]:
@@ -54,7 +52,7 @@ def quantize_static(path: Path, target: Path, calibration: Calibration) -> dict[
         if name not in rounded:
             rounded[name] = out.round(name, f"{name}/rounded", grid.scale, grid.zero)
         after = seen[node.output[0]] if node.op_type == "Conv" else None
-        lowest = _SILU_LOW if is_for_silu(node.output[0], users) else -np.inf
+        lowest = lowest_used(node.output[0], users)
         _write_static(out, chosen[node.name], rounded[name], grid, seen[name], after, lowest, bits)
     out.save(target)
     return {
@@ -62,7 +60,7 @@ def quantize_static(path: Path, target: Path, calibration: Calibration) -> dict[
         "layers": len(layers),
         "weights": f"{bits} bits, a scale for each channel",
         "inputs": "8 bits, least square error",
-        "outputs": "8 bits, a scale for each channel, cut off at -8 before SiLU",
+        "outputs": "8 bits, a scale for each channel, cut off where SiLU or ReLU begin",
         "float": kept,
         "samples": len(calibration.samples),
     }

@@ -28,6 +28,7 @@ MODEL_FILE = "model.onnx"
 MODES = {Precision.FP32: ("",), Precision.INT8: ("qlinear", "integer")}
 
 _EXTENDED = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+_ACTIVATION_FUSIONS = ["ConvActivationFusion", "ConvAddActivationFusion", "GemmActivationFusion"]
 # ONNX Runtime's errors share no base class of their own.
 _ERRORS = tuple(v for v in vars(_state).values() if isinstance(v, type) and issubclass(v, Exception))
 _DTYPES = {
@@ -130,7 +131,7 @@ class OnnxRuntime:
             if choice.precision is Precision.INT8:
                 # SiLU becomes one operator first: afterwards its two parts would have levels of their own between them.
                 fused, quantised = Path(scratch) / "fused.onnx", Path(scratch) / "quantised.onnx"
-                optimise_file(exported, fused)
+                optimise_file(exported, fused, keep_activations=True)
                 quantize = catalogue.load("quantizer", f"onnx_{choice.mode}")
                 recipe["quantisation"] = quantize(fused, quantised, calibration)
                 exported = quantised
@@ -142,8 +143,13 @@ class OnnxRuntime:
         return OnnxGraph(folder / MODEL_FILE, signature, tuning)
 
 
-def optimise_file(path: Path, target: Path) -> None:
+def optimise_file(path: Path, target: Path, *, keep_activations: bool = False) -> None:
     """Write what ONNX Runtime makes of a file at its extended level, which holds on any machine.
+
+    Args:
+        path: the file to read.
+        target: the file to write.
+        keep_activations: leave activations apart from convolutions and products, which a quantiser looks for.
 
     Raises:
         ConversionError: ONNX Runtime can't load the file.
@@ -151,8 +157,11 @@ def optimise_file(path: Path, target: Path) -> None:
     options = _options(1)
     options.graph_optimization_level = _EXTENDED
     options.optimized_model_filepath = str(target)
+    left_out = _ACTIVATION_FUSIONS if keep_activations else []
     try:
-        onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=left_out
+        )
     except _ERRORS as error:
         raise ConversionError(f"ONNX Runtime can't run the exported model: {_reason(error)}") from error
 
