@@ -168,3 +168,27 @@ def is_worker(process: psutil.Process) -> bool:
     if "boxwright.launchers.worker" not in (process.info["cmdline"] or []):
         return False
     return any(parent.name().startswith("ray::") for parent in process.parents())
+
+
+@RAY
+@pytest.mark.filterwarnings("ignore")  # Lightning's advice on loaders and loggers
+def test_the_trainer_gives_the_same_weights_on_ray(ray_cluster: RayCluster):
+    from boxwright.accel.trainer import Trainer
+
+    values = torch.sin(torch.arange(64, dtype=torch.float32)).reshape(16, 4)
+    weights = []
+    for strategy in ("subprocess", "ray"):
+        torch.manual_seed(0)
+        net = torch.nn.Linear(4, 1)
+        rule = torch.optim.SGD(net.parameters(), lr=0.1)
+        model = Trainer.compile(net, torch.nn.functional.mse_loss, rule)
+        data = torch.utils.data.TensorDataset(values, values.sum(1, keepdim=True))
+        trainer = Trainer(
+            num_processes=2, strategy=strategy, max_epochs=2, logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False,
+        )  # fmt: skip
+        trainer.fit(model, torch.utils.data.DataLoader(data, batch_size=4))
+        weights.append(net.weight.detach().clone())
+
+    assert torch.allclose(*weights, atol=1e-6, rtol=0)
+    assert not torch.allclose(weights[0], torch.zeros(1))
