@@ -4,10 +4,14 @@ import argparse
 import json
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from boxwright.cli.options import add_model_arguments, fraction, model_options, positive, split_list
 from boxwright.core.errors import UsageError
 from boxwright.core.log import get_logger
+
+if TYPE_CHECKING:
+    from boxwright.recipes.predict import Thresholds
 
 _log = get_logger(__name__)
 
@@ -25,36 +29,100 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--class-agnostic", action="store_true", help="suppress across classes too")
     parser.add_argument("--classes", metavar="LIST", help="only these classes: person,dog")
     parser.add_argument("-b", "--batch", type=positive, default=1, help="images at once (default 1)")
-    parser.add_argument("--out", metavar="DIR", type=Path, help="folder for the files (default runs/predict/exp…)")
+    parser.add_argument("--out", metavar="DIR", help="folder for the files (default runs/predict/exp…)")
     parser.add_argument(
-        "--save", metavar="FORMAT", nargs="*", default=["images"], choices=("images", "json", "csv", "coco", "yolo"),
+        "--save", metavar="FORMAT", nargs="*", default=None, choices=("images", "json", "csv", "coco", "yolo"),
         help="files to write: images json csv coco yolo; none with an empty --save (default images)",
     )  # fmt: skip
+    _add_engine_arguments(parser)
+
+
+def _add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "many images", "A folder or parquet file of any size, by workers, into parquet files; the same command resumes."
+    )
+    group.add_argument("--engine", choices=("local", "ray", "spark"), help="what runs the workers")
+    group.add_argument("--workers", metavar="N", type=positive, help="how many (default all that there is room for)")
+    group.add_argument("--threads", metavar="N", type=positive, help="computing threads of each (default 1)")
+    group.add_argument("--address", metavar="HOST:PORT", help="the Ray cluster (default RAY_ADDRESS, or a new one)")
+    group.add_argument("--master", metavar="URL", help="the Spark master (default the active session's, or local)")
+    group.add_argument("--column", metavar="NAME", help="the column of a parquet file that holds the images")
+    group.add_argument("--part-rows", metavar="N", type=positive, help="images in one file of results (default 256)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Predict, write the files, print a line an image; 3 if any input could not be read."""
-    from boxwright.recipes.outputs import Outputs, to_record
-    from boxwright.recipes.predict import Predictor, Thresholds
-    from boxwright.recipes.runs import new_run_folder
-    from boxwright.recipes.sources import Failure, source_folders
+    from boxwright.recipes.predict import Thresholds
 
-    if args.out and not args.save:
-        raise UsageError("--out names a folder, but --save is empty: nothing would be written. Leave one of them out.")
-    if args.out and "images" in args.save and args.out.resolve() in source_folders(args.sources):
-        raise UsageError(
-            f"--out {str(args.out)!r} is a folder of the sources: pictures could overwrite them. Choose another --out."
-        )
     thresholds = Thresholds(
         conf=args.conf,
         nms=args.nms,
         class_agnostic=args.class_agnostic,
         classes=None if args.classes is None else split_list(args.classes),
     )
+    if args.engine is not None:
+        return _run_batch(args, thresholds)
+    for name in ("workers", "threads", "address", "master", "column", "part_rows"):
+        if getattr(args, name) is not None:
+            option = f"--{name.replace('_', '-')} {getattr(args, name)}"
+            raise UsageError(f"{option} does nothing without --engine. Add --engine local, ray or spark.")
+    return _run_stream(args, thresholds)
+
+
+def _run_batch(args: argparse.Namespace, thresholds: "Thresholds") -> int:
+    """Predict a whole set into parquet files; images that can't be read are rows with an error, and no failure."""
+    from boxwright.core import catalogue
+
+    if len(args.sources) != 1:
+        raise UsageError(f"--engine {args.engine} takes one folder, parquet file or URL, not {len(args.sources)}.")
+    if args.out is None:
+        raise UsageError(f"--engine {args.engine} needs --out DIR: the same command goes on where it was stopped.")
+    if args.save is not None:
+        raise UsageError(f"--save does not apply to --engine {args.engine}, which writes parquet files. Leave it out.")
+    given = {
+        name: value
+        for name in ("workers", "threads", "address", "master", "column", "part_rows")
+        if (value := getattr(args, name)) is not None
+    }
+    config = catalogue.load("recipe", "batch_config")(
+        model=args.model,
+        data=args.sources[0],
+        out=args.out,
+        engine=args.engine,
+        batch=args.batch,
+        thresholds=thresholds,
+        options=model_options(args),
+        **given,
+    )
+    result = catalogue.load("recipe", "batch")(config)
+    if args.json:
+        print(json.dumps(result.to_dict()))
+    else:
+        before = f", {result.skipped} of them from before" if result.skipped else ""
+        print(f"{result.images} images in {result.parts} parts{before}: {result.out}")
+    if result.errors:
+        _log.warning("%d images could not be read; their rows say why.", result.errors)
+    return 0
+
+
+def _run_stream(args: argparse.Namespace, thresholds: "Thresholds") -> int:
+    from boxwright.recipes.outputs import Outputs, to_record
+    from boxwright.recipes.predict import Predictor
+    from boxwright.recipes.runs import new_run_folder
+    from boxwright.recipes.sources import Failure, source_folders
+
+    save = ["images"] if args.save is None else args.save
+    out = None if args.out is None else Path(args.out)
+    if out and not save:
+        raise UsageError("--out names a folder, but --save is empty: nothing would be written. Leave one of them out.")
+    if out and "images" in save and out.resolve() in source_folders(args.sources):
+        raise UsageError(
+            f"--out {str(out)!r} is a folder of the sources: pictures could overwrite them. Choose another --out."
+        )
     images = failures = 0
     with Predictor.load(args.model, thresholds=thresholds, options=model_options(args)) as predictor:
-        folder = args.out or (new_run_folder(Path("runs/predict")) if args.save else Path())
-        with Outputs(folder, args.save, predictor.session.spec.category_ids) as outputs:
+        folder = out or (new_run_folder(Path("runs/predict")) if save else Path())
+        with Outputs(folder, save, predictor.session.spec.category_ids) as outputs:
             for item in predictor.stream(list(args.sources), batch=args.batch):
                 if args.json:
                     print(json.dumps(to_record(item)), flush=True)
@@ -70,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
                     _log.info("%s: %d frames", item.frame.source, item.frame.index + 1)
         if images:
             _log.info("%d images: %s", images, predictor.watch.report(images))
-            if args.save:
+            if save:
                 _log.info("Written to %s", folder)
     if failures:
         _log.error("%d of %d inputs could not be read.", failures, failures + images)

@@ -91,7 +91,23 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
         "export_suppression": Entry(
             target="boxwright.recipes.export_check:Suppression", packages=("torch", "safetensors"), extra="train"
         ),
+        "batch": Entry(target="boxwright.recipes.batch.job:predict_in_batches", packages=("pyarrow",), extra="batch"),
+        "batch_config": Entry(
+            target="boxwright.recipes.batch.config:BatchConfig", packages=("pyarrow",), extra="batch"
+        ),
         "demo": Entry(target="boxwright.recipes.demo:run_demo", packages=("torch", "safetensors"), extra="train"),
+    },
+    # What runs the workers of a batch prediction.
+    "batch": {
+        "local": Entry(target="boxwright.recipes.batch.local:run_parts", packages=("pyarrow",), extra="batch"),
+        "ray": Entry(
+            target="boxwright.recipes.batch.ray_:run_parts", packages=("ray", "pyarrow", "cloudpickle"), extra="ray"
+        ),
+        "spark": Entry(
+            target="boxwright.recipes.batch.spark_:run_parts",
+            packages=("pyspark", "pyarrow", "cloudpickle"),
+            extra="spark",
+        ),
     },
     "opener": {
         # Weights only: something with torch must build the network around them.

@@ -1,0 +1,88 @@
+"""Folders and files of this machine or behind a URL, by pyarrow's file systems."""
+
+import os
+import uuid
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from boxwright.core.errors import DataError, MissingDependencyError
+
+TEMPORARY = ".part"
+"""Ending of files that are being written. Their names begin with a dot: readers of parquet folders pass over them."""
+
+
+def settle(place: str | Path) -> str:
+    """Return a path or URL as a worker anywhere understands it.
+
+    Example:
+        >>> settle("s3://bucket/images/"), settle("/data/images/")
+        ('s3://bucket/images', '/data/images')
+    """
+    text = str(place)
+    return text.rstrip("/") if "://" in text else str(Path(os.path.expanduser(text)).absolute())
+
+
+def open_place(place: str) -> tuple[Any, str]:
+    """Return pyarrow's file system of a settled path or URL, and the path on it.
+
+    Fsspec serves what pyarrow doesn't know.
+
+    Raises:
+        DataError: there is no file system for it.
+        MissingDependencyError: it would need fsspec, or a package of fsspec's.
+    """
+    if "://" not in place:
+        return pafs.LocalFileSystem(), place
+    try:
+        system, path = pafs.FileSystem.from_uri(place)
+        return system, path
+    except pa.ArrowInvalid:
+        pass
+    except OSError as error:
+        raise DataError(f"{place!r} can't be opened: {error}") from error
+    try:
+        import fsspec
+
+        other, path = fsspec.core.url_to_fs(place)
+    except ImportError as error:  # fsspec itself, s3fs, gcsfs and their kin
+        raise MissingDependencyError(f"{place!r} can't be opened: {error}") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{place!r} can't be opened: {error}") from error
+    return pafs.PyFileSystem(pafs.FSSpecHandler(other)), path
+
+
+def list_files(system: Any, folder: str) -> list[Any]:
+    """Return what pyarrow knows of every file below a folder, sorted by path; none for a folder that does not exist."""
+    found = system.get_file_info(pafs.FileSelector(folder, recursive=True, allow_not_found=True))
+    return sorted((info for info in found if info.type == pafs.FileType.File), key=lambda info: info.path)
+
+
+def write_whole(place: str, name: str, data: BytesIO) -> None:
+    """Write a file so that it is there whole or not at all, whoever is killed meanwhile."""
+    system, folder = open_place(place)
+    temporary, final = f"{folder}/.{name}.{uuid.uuid4().hex}{TEMPORARY}", f"{folder}/{name}"
+    if isinstance(system, pafs.LocalFileSystem):
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data.getbuffer())
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, final)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+        return
+    with system.open_output_stream(temporary) as stream:
+        stream.write(data.getbuffer())
+    try:
+        system.move(temporary, final)
+    except OSError:  # some file systems don't move onto a file; another worker has written the same one then
+        if system.get_file_info(final).type != pafs.FileType.File:
+            raise
+        system.delete_file(temporary)
