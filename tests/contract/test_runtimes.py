@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from support.models import two_inputs
-from support.networks import lively_nano
+from support.models import TinyDetector, tiny_detector, two_inputs
 
 from boxwright.core import catalogue
 from boxwright.core.errors import CheckpointError, MissingDependencyError, UsageError
+from boxwright.core.signature import Array
 from boxwright.core.spec import Spec
 from boxwright.core.types import Precision
-from boxwright.detector.yolox import Yolox
 from boxwright.recipes.models import open_model
 from boxwright.runtimes.artifact import open_artifact, open_graph, read_artifact, read_golden, write_artifact
 from boxwright.runtimes.base import Choice, Graph, Session, Tuning
@@ -26,7 +25,7 @@ from boxwright.runtimes.parity import BOUNDS, distance
 from boxwright.runtimes.source import Source
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
-SPEC = Spec(model="yolox_nano", names=("a", "b", "c"), size_hw=(64, 96), category_ids=(2, 4, 8))
+SPEC = Spec(names=("a", "b", "c"), size_hw=(64, 96), category_ids=(2, 4, 8))
 NAMES = catalogue.names("runtime")
 # Runtimes that have no fp32.
 PRECISIONS = {"int8": Precision.INT8}
@@ -48,11 +47,17 @@ def _images(count: int) -> NDArray[np.float32]:
     return np.random.default_rng(count).uniform(0, 255, (count, 3, 64, 96)).astype(np.float32)
 
 
-def _convert(name: str, source: Source, folder: Path, spec: Spec | None) -> Converted:
+def _vectors(seed: int) -> tuple[Array, Array]:
+    """Return an image batch and a vector batch for the model with two inputs."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(2, 3, 8, 8)).astype(np.float32), rng.normal(size=(2, 5)).astype(np.float32)
+
+
+def _convert(
+    name: str, source: Source, folder: Path, *, spec: Spec | None, samples: Sequence[tuple[Array, ...]]
+) -> Converted:
     choice = Choice(runtime=name, precision=PRECISIONS.get(name, Precision.FP32))
-    calibration = None
-    if choice.precision is Precision.INT8:
-        calibration = Calibration(samples=[tuple(t.numpy() for t in source.example)])
+    calibration = Calibration(samples=samples) if choice.precision is Precision.INT8 else None
     try:
         write_artifact(source, choice, folder, spec=spec, calibration=calibration)
     except MissingDependencyError as error:
@@ -61,25 +66,27 @@ def _convert(name: str, source: Source, folder: Path, spec: Spec | None) -> Conv
 
 
 @pytest.fixture(scope="module")
-def network() -> Yolox:
-    return lively_nano()
+def network() -> TinyDetector:
+    return tiny_detector()
 
 
 @pytest.fixture(scope="module", params=NAMES)
-def converted(request: pytest.FixtureRequest, network: Yolox, tmp_path_factory: pytest.TempPathFactory) -> Converted:
+def converted(
+    request: pytest.FixtureRequest, network: TinyDetector, tmp_path_factory: pytest.TempPathFactory
+) -> Converted:
     """A detector, converted from an example of one image with a free batch."""
     source = Source.of(network, (_images(1),))
-    return _convert(request.param, source, tmp_path_factory.mktemp(request.param) / "artifact", SPEC)
+    folder = tmp_path_factory.mktemp(request.param) / "artifact"
+    return _convert(request.param, source, folder, spec=SPEC, samples=[(_images(2),)])
 
 
 @pytest.fixture(scope="module", params=NAMES)
 def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Source, Graph]]:
     """A model that is no detector: two inputs, one by keyword, and nested outputs."""
-    rng = np.random.default_rng(0)
-    image, vector = rng.normal(size=(2, 3, 8, 8)).astype(np.float32), rng.normal(size=(2, 5)).astype(np.float32)
+    image, vector = _vectors(0)
     source = Source.of(two_inputs(), (image,), {"vector": vector})
     folder = tmp_path_factory.mktemp(request.param) / "artifact"
-    _convert(request.param, source, folder, None)
+    _convert(request.param, source, folder, spec=None, samples=[_vectors(seed) for seed in range(20, 28)])
     graph = open_graph(folder)
     yield source, graph
     graph.close()
@@ -101,7 +108,7 @@ def copied(converted: Converted, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_the_session_gives_the_models_output(
-    converted: Converted, session: Session, network: Yolox, count: int
+    converted: Converted, session: Session, network: TinyDetector, count: int
 ) -> None:
     images = _images(count)
     with torch.inference_mode():
@@ -115,8 +122,7 @@ def test_the_session_gives_the_models_output(
 def test_any_model_gives_its_outputs_in_its_own_form(other: tuple[Source, Graph]) -> None:
     source, graph = other
     assert [p.name for p in graph.signature.inputs] == ["image", "vector"]
-    rng = np.random.default_rng(3)
-    image, vector = rng.normal(size=(2, 3, 8, 8)).astype(np.float32), rng.normal(size=(2, 5)).astype(np.float32)
+    image, vector = _vectors(3)
     outputs = graph.run(graph.signature.flatten_call((image,), {"vector": vector}))
     expected = source.run([image, vector])
     assert [(a.shape, a.dtype) for a in outputs] == [(a.shape, a.dtype) for a in expected]
@@ -128,10 +134,7 @@ def test_any_model_gives_its_outputs_in_its_own_form(other: tuple[Source, Graph]
 
 def test_many_requests_come_back_in_their_order(other: tuple[Source, Graph]) -> None:
     _, graph = other
-    rng = np.random.default_rng(4)
-    requests = [
-        (rng.normal(size=(2, 3, 8, 8)).astype(np.float32), rng.normal(size=(2, 5)).astype(np.float32)) for _ in range(5)
-    ]
+    requests = [_vectors(seed) for seed in range(5)]
     together = list(graph.run_all(iter(requests)))
     assert len(together) == 5
     for request, outputs in zip(requests, together, strict=True):
@@ -179,8 +182,8 @@ def test_the_folder_can_be_moved_and_needs_nothing_else(copied: Path) -> None:
     assert session(_images(1)).shape == (1, SPEC.num_anchors, 8)
 
 
-def test_converting_leaves_the_model_as_it_was(converted: Converted, network: Yolox) -> None:
-    fresh = lively_nano()
+def test_converting_leaves_the_model_as_it_was(converted: Converted, network: TinyDetector) -> None:
+    fresh = tiny_detector()
     assert not network.training
     for (key, value), original in zip(network.state_dict().items(), fresh.state_dict().values(), strict=True):
         assert torch.equal(value, original), key
@@ -194,7 +197,7 @@ def test_a_closed_session_says_so(converted: Converted) -> None:
         session(_images(1))
 
 
-def test_the_golden_pair_is_the_original_models(converted: Converted, network: Yolox) -> None:
+def test_the_golden_pair_is_the_original_models(converted: Converted, network: TinyDetector) -> None:
     inputs, outputs = read_golden(converted.folder)
     np.testing.assert_array_equal(inputs[0], _images(1))
     with torch.inference_mode():

@@ -1,9 +1,12 @@
-"""Models that are no detectors: several inputs, keywords, nested outputs."""
+"""Small models for the runtimes: several inputs, keywords, nested outputs, a detector."""
 
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from boxwright.detector.blocks import ConvBlock
+from boxwright.detector.head import DecoupledHead, RawOutputs
 
 
 class Pair(NamedTuple):
@@ -38,4 +41,35 @@ def two_inputs() -> TwoInputs:
     with torch.no_grad():
         model.norm.running_mean.uniform_(-0.5, 0.5)
         model.norm.running_var.uniform_(0.5, 2.0)
+    return model.eval()
+
+
+class TinyDetector(nn.Module):
+    """Three strides and YOLOX's head, small enough for compilers; for inputs of 64 times 96 it gives 126 rows."""
+
+    def __init__(self, classes: int = 3) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(ConvBlock(3, 8, 3, stride=4), ConvBlock(8, 8, 3, stride=2))
+        self.deeper = nn.ModuleList(ConvBlock(8, 8, 3, stride=2) for _ in range(2))
+        self.head = DecoupledHead(classes, (8, 8, 8), 8, act="silu", depthwise=True)
+
+    def forward(self, images: Tensor) -> RawOutputs:
+        levels = [self.stem(images / 64 - 2)]
+        for layer in self.deeper:
+            levels.append(layer(levels[-1]))
+        out: RawOutputs = self.head(tuple(levels))
+        return out
+
+
+def tiny_detector() -> TinyDetector:
+    """Return a detector whose normalisations are no identities."""
+    torch.manual_seed(2)
+    model = TinyDetector()
+    with torch.no_grad():
+        for part in model.modules():
+            if isinstance(part, nn.BatchNorm2d):
+                part.running_mean.uniform_(-0.2, 0.2)
+                part.running_var.uniform_(0.02, 0.1)
+        for layer in (*model.head.cls_preds, *model.head.obj_preds, *model.head.reg_preds):
+            layer.weight.mul_(3)
     return model.eval()

@@ -1,24 +1,20 @@
 """TorchScript: the model traced and frozen, run by PyTorch's own interpreter."""
 
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from boxwright.core.errors import CheckpointError, ConversionError
 from boxwright.core.signature import Signature
 from boxwright.core.types import Precision
 from boxwright.runtimes.base import Choice, Tuning
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.onednn import Int8Layer, lower_to_onednn
-from boxwright.runtimes.parity import distance
 from boxwright.runtimes.program import (
     ModuleGraph,
     check_offer,
-    first_line,
     lay_channels_last,
     load_program,
     prepare,
@@ -26,14 +22,16 @@ from boxwright.runtimes.program import (
 )
 from boxwright.runtimes.quantized import quantize
 from boxwright.runtimes.source import Source
+from boxwright.runtimes.tracing import load_trace, save_trace, trace
 
 _PRECISIONS = (Precision.FP32, Precision.BF16, Precision.INT8)
-_FILE = "model.ts"
-_SAME = 1e-3
 
 
 class JitRuntime:
-    """Writes a frozen trace; for int8 the program, which is traced when its weights are packed for the machine."""
+    """Writes a frozen trace; for int8 the program, which is traced when its weights are packed for the machine.
+
+    oneDNN's graph fuser is left alone: it is switched for the whole process.
+    """
 
     name = "jit"
 
@@ -47,13 +45,7 @@ class JitRuntime:
         module, recipe = prepare(source, choice)
         if choice.channels_last:
             lay_channels_last(module)
-        script = trace(module, source.example)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            torch.jit.save(script, folder / _FILE)
-        if source.signature.free_batch and not _follows(script, module, source.example):
-            recipe["batch"] = source.example[0].shape[0]
-        return recipe
+        return recipe | save_trace(source, module, folder)
 
     def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> ModuleGraph:
         """Return a graph over the traced model."""
@@ -63,29 +55,8 @@ class JitRuntime:
             _make_traceable(module)
             script = trace(module, _zeros(signature))
         else:
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", DeprecationWarning)
-                    script = torch.jit.load(folder / _FILE)  # type: ignore[no-untyped-call]
-            except (RuntimeError, OSError, ValueError) as error:
-                raise CheckpointError(f"{str(folder / _FILE)!r} can't be loaded: {first_line(error)}") from error
+            script = load_trace(folder)
         return ModuleGraph(script, signature, tuning, keep_layout=choice.channels_last)
-
-
-def trace(module: nn.Module, example: Sequence[Tensor]) -> Any:
-    """Return the frozen trace of a flat module.
-
-    Raises:
-        ConversionError: the model can't be traced.
-    """
-    try:
-        with warnings.catch_warnings(), torch.inference_mode():
-            # Python values that become constants are checked by `_follows`, better than a warning could.
-            warnings.simplefilter("ignore")
-            traced = torch.jit.trace(module, tuple(example), check_trace=False)  # type: ignore[no-untyped-call]
-            return torch.jit.freeze(traced.eval())
-    except Exception as error:  # a user's model may raise anything
-        raise ConversionError(f"torch.jit can't trace the model: {first_line(error)}") from error
 
 
 def _make_traceable(module: torch.fx.GraphModule) -> None:
@@ -104,18 +75,6 @@ def _make_traceable(module: torch.fx.GraphModule) -> None:
         elif node.target in (torch.ops.aten.reshape.default, torch.ops.aten.view.default):
             node.target = torch.reshape
     module.recompile()
-
-
-def _follows(script: Any, module: nn.Module, example: Sequence[Tensor]) -> bool:
-    """Return whether a trace gives the model's outputs for a bigger batch too."""
-    more = [torch.cat((t, t.flip(0)[:1])) for t in example]
-    with torch.inference_mode():
-        expected = [t.numpy() for t in module(*more)]
-        try:
-            outputs = [t.numpy() for t in script(*more)]
-        except RuntimeError:
-            return False
-    return distance(outputs, expected) < _SAME
 
 
 def _zeros(signature: Signature) -> list[Tensor]:

@@ -1,0 +1,178 @@
+"""Intel's extension for PyTorch, in its last release: 2.8, with torch 2.8.
+
+On any other torch its import ends the interpreter, so the versions are read from the installed packages first.
+"""
+
+import operator
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from boxwright.core.errors import ConversionError, MissingDependencyError
+from boxwright.core.signature import Signature
+from boxwright.core.types import Precision
+from boxwright.runtimes.base import Choice, Tuning
+from boxwright.runtimes.calibrate import Calibration
+from boxwright.runtimes.fold import set_module
+from boxwright.runtimes.program import ModuleGraph, check_offer, first_line, load_program, prepare, save_program
+from boxwright.runtimes.quantized import QuantizedLayer, quantize
+from boxwright.runtimes.source import Source
+from boxwright.runtimes.tracing import load_trace, save_trace
+
+_PRECISIONS = (Precision.FP32, Precision.BF16, Precision.INT8)
+_MODES = ("", "jit")
+_RELEASE = "2.8"
+_PACKAGES = ("torch", "intel-extension-for-pytorch")
+
+
+class IpexRuntime:
+    """Runs convolutions and linear layers on the extension's kernels; mode "jit" traces the model as well.
+
+    int8 is traced in both modes: the extension makes its int8 kernels from traces alone.
+    """
+
+    name = "ipex"
+
+    def convert(self, source: Source, choice: Choice, folder: Path, calibration: Calibration | None) -> dict[str, Any]:
+        """Write the program, or the trace of the optimised model."""
+        check_offer(choice, calibration, precisions=_PRECISIONS, modes=_MODES)
+        ipex = load_extension()
+        if choice.precision is Precision.INT8:
+            assert calibration is not None
+            module, recipe = quantize(source, choice, calibration)
+            for name, part in list(module.named_modules()):
+                if isinstance(part, QuantizedLayer):
+                    set_module(module, name, TraceableLayer(part))
+            return recipe | save_trace(source, module, folder)
+        module, recipe = prepare(source, choice)
+        if choice.mode == "jit":
+            return recipe | save_trace(source, _optimize(ipex, module, choice), folder)
+        return recipe | save_program(source, module, folder)
+
+    def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> ModuleGraph:
+        """Return a graph over the extension's operators."""
+        ipex = load_extension()
+        if choice.mode == "jit" or choice.precision is Precision.INT8:
+            return ModuleGraph(load_trace(folder), signature, tuning, keep_layout=choice.channels_last)
+        program = load_program(folder)
+        name_layers(program)
+        module = _optimize(ipex, program, choice)
+        return ModuleGraph(module, signature, tuning, keep_layout=choice.channels_last)
+
+
+class TraceableLayer(nn.Module):
+    """A quantised layer in the operators that the extension's graph fuser looks for in a trace."""
+
+    def __init__(self, layer: QuantizedLayer) -> None:
+        super().__init__()
+        scales = layer.scales.view(-1, *[1] * (layer.weight.ndim - 1))
+        self.weight = nn.Buffer(layer.weight.float() * scales)
+        self.scales, self.zeros, self.bias = layer.scales, layer.zeros, layer.bias
+        self.scale, self.zero_point, self.conv = layer.scale, layer.zero_point, layer.conv
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the layer gives for rounded inputs and weights."""
+        x = torch.quantize_per_tensor(x, self.scale, self.zero_point, torch.quint8).dequantize()
+        weight = torch.quantize_per_channel(self.weight, self.scales, self.zeros, 0, torch.qint8).dequantize()
+        if self.conv is None:
+            return functional.linear(x, weight, self.bias)
+        return functional.conv2d(x, weight, self.bias, *self.conv)
+
+
+def load_extension() -> Any:
+    """Return the imported extension.
+
+    Raises:
+        MissingDependencyError: it is not installed, or for another torch than the one installed.
+    """
+    found = {name: _version(name) for name in _PACKAGES}
+    if not all(text.split("+")[0].startswith(f"{_RELEASE}.") for text in found.values()):
+        have = ", ".join(f"{name} {text or 'is not installed'}" for name, text in found.items())
+        raise MissingDependencyError(
+            f"Runtime 'ipex' needs intel-extension-for-pytorch {_RELEASE} with torch {_RELEASE}; here: {have}. "
+            "Run, in an environment of its own: pip install 'boxwright[ipex]'"
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return import_module("intel_extension_for_pytorch")
+
+
+def name_layers(program: torch.fx.GraphModule) -> None:
+    """Turn the convolutions and linear operators of a program into modules, which the extension looks for."""
+    graph = program.graph
+    for number, node in enumerate(list(graph.nodes)):
+        if node.target not in (torch.ops.aten.conv2d.default, torch.ops.aten.linear.default):
+            continue
+        weight, bias = (_tensor(program, a) for a in (*node.args, None)[1:3])
+        if weight is None:  # computed, not a parameter
+            continue
+        layer = _linear(weight, bias) if weight.ndim == 2 else _conv(weight, bias, node.args[3:])
+        program.add_submodule(f"layer_{number}", layer)
+        with graph.inserting_before(node):
+            new = graph.call_module(f"layer_{number}", (node.args[0],))
+        node.replace_all_uses_with(new)
+        graph.erase_node(node)
+    graph.eliminate_dead_code()
+    program.recompile()
+
+
+def _optimize(ipex: Any, module: nn.Module, choice: Choice) -> nn.Module:
+    dtype = torch.bfloat16 if choice.precision is Precision.BF16 else torch.float32
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            optimized: nn.Module = ipex.optimize(module.eval(), dtype=dtype, inplace=True, conv_bn_folding=False)
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
+        raise ConversionError(f"The extension can't optimise the model: {first_line(error)}") from error
+    return optimized
+
+
+def _linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=weight.dtype)
+    return _fill(layer, weight, bias)
+
+
+def _conv(weight: Tensor, bias: Tensor | None, rest: Sequence[Any]) -> nn.Module:
+    defaults: list[Any] = [[1, 1], [0, 0], [1, 1], 1]
+    stride, padding, dilation, groups = [*rest, *defaults[len(rest) :]]
+    layer = nn.Conv2d(
+        weight.shape[1] * groups,
+        weight.shape[0],
+        (weight.shape[2], weight.shape[3]),
+        stride=tuple(stride),
+        padding=tuple(padding),
+        dilation=tuple(dilation),
+        groups=groups,
+        bias=bias is not None,
+        dtype=weight.dtype,
+    )
+    return _fill(layer, weight, bias)
+
+
+def _fill(layer: nn.Linear | nn.Conv2d, weight: Tensor, bias: Tensor | None) -> nn.Module:
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+        if bias is not None and layer.bias is not None:
+            layer.bias.copy_(bias)
+    return layer
+
+
+def _tensor(program: torch.fx.GraphModule, node: Any) -> Tensor | None:
+    if not isinstance(node, torch.fx.Node) or node.op != "get_attr":
+        return None
+    value: Tensor = operator.attrgetter(str(node.target))(program)
+    return value
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
