@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _PREFIX = "boxwright-launch-"
@@ -31,7 +31,7 @@ def launch_folder() -> Iterator[Path]:
         new.rename(folder / _LOCK)  # nobody ever sees it unlocked
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         os.close(lock)
 
 
@@ -46,9 +46,20 @@ def _sweep(parent: Path) -> None:
     for folder in parent.glob(f"{_PREFIX}*"):
         try:
             if folder.stat().st_uid == os.getuid() and _is_stale(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
         except OSError:
             continue  # its owner was quicker
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, its lock last: whoever is killed half-way leaves one that the next launch knows as stale."""
+    with suppress(OSError):
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry.name != _LOCK:
+                entry.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_stale(folder: Path) -> bool:

@@ -37,6 +37,7 @@ Spread = Literal["pack", "spread", "strict_pack", "strict_spread"]
 
 _STORE_BYTES = 80 << 20  # the smallest that Ray takes; nothing of ours goes through it
 _TURN_S = 0.25
+_LEAVE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +258,9 @@ class _RayPlacement:
         return None
 
     def close(self) -> None:
+        with suppress(RayError):
+            # The driver has hung up: agents end their workers and clean up. Those of lost machines never answer.
+            ray.wait(self._calls, num_returns=self.count, timeout=_LEAVE_S)
         for actor in self._actors:
             with suppress(RayError):
                 ray.kill(actor)
