@@ -4,15 +4,17 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: help setup demo test check unit fmt bench docs clean
+.PHONY: help setup demo test test-cuda check unit test-ipex fmt bench docs clean
 
 help:
 	@echo "make demo    the whole job on made-up scenes, no data and no network needed"
 	@echo "make test    lint, types, contracts and all tests"
+	@echo "make test-cuda  the tests that need a GPU"
 	@echo "make setup   the virtual environment alone (the others do it when it is missing)"
 	@echo "make check   lint, types and contracts only"
 	@echo "make fmt     format the code"
 	@echo "make bench   the benchmarks: ratios to a baseline of the same run"
+	@echo "make test-ipex  the tests of Intel's extension, in an environment of its own (torch 2.8, several GB)"
 	@echo "make clean   remove the virtual environment and all caches"
 
 setup: $(READY)
@@ -41,6 +43,16 @@ check: setup
 unit: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
+# Intel's extension ends the interpreter on any other torch than its own.
+test-ipex:
+	test -x .venv-ipex/bin/python || $(PYTHON) -m venv .venv-ipex
+	.venv-ipex/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[ipex]" pytest hypothesis
+	OMP_NUM_THREADS=1 .venv-ipex/bin/python -m pytest tests/ipex tests/contract/test_runtimes.py -k ipex
+
+# On a machine with a GPU. Another Python than the virtual environment's: make test-cuda BIN=/usr/bin READY=
+test-cuda: $(READY)
+	$(BIN)/python -m pytest tests/cuda tests/contract/test_devices.py tests/unit/devices
+
 fmt: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -49,4 +61,4 @@ bench: setup
 	for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist
+	rm -rf $(VENV) .venv-ipex .mypy_cache .ruff_cache .pytest_cache build dist

@@ -17,7 +17,7 @@ from boxwright.accel.plan import Plan
 from boxwright.core.catalogue import CATALOGUE
 from boxwright.core.cpu import Cpu, read_cpu
 from boxwright.core.memory import Memory, read_memory
-from boxwright.core.procfs import read_text
+from boxwright.devices.detect import Accelerator, find_accelerators
 from boxwright.launchers.allocator import Allocator, read_allocator
 
 # What each extra brings besides the packages that the catalogue names; "" is what every installation has.
@@ -46,8 +46,6 @@ _PIP_NAMES: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino"),
 }
 
-_HABANA = "0x1da3"  # the PCI number of the maker of Gaudi
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
@@ -62,14 +60,6 @@ class Package:
     name: str
     extra: str
     version: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accelerator:
-    """A device that seems to be there: `kind` is "cuda", "hpu" or "other", `path` the file of its driver."""
-
-    kind: str
-    path: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,17 +177,6 @@ def find_packages() -> tuple[Package, ...]:
     )
 
 
-def find_accelerators(root: Path = Path("/")) -> tuple[Accelerator, ...]:
-    """Return the accelerators whose driver has made a device file; whether torch can use them is another matter."""
-    found = [Accelerator(kind="cuda", path=f"/dev/{name}") for name in _numbered(root / "dev", "nvidia")]
-    found += [Accelerator(kind="hpu", path=f"/dev/{name}") for name in _numbered(root / "dev", "hl")]
-    for name in _numbered(root / "dev/accel", "accel"):
-        # Other makers' devices (the NPUs of laptops) are here too.
-        maker = read_text(root / f"sys/class/accel/{name}/device/vendor")
-        found.append(Accelerator(kind="hpu" if maker == _HABANA else "other", path=f"/dev/accel/{name}"))
-    return tuple(found)
-
-
 def install_command(extra: str) -> str:
     """Return the command that installs an extra, or the package itself for "".
 
@@ -206,12 +185,6 @@ def install_command(extra: str) -> str:
         "pip install 'boxwright[onnx]'"
     """
     return f"pip install 'boxwright[{extra}]'" if extra else "pip install boxwright"
-
-
-def _numbered(folder: Path, stem: str) -> list[str]:
-    """Return the names of the files that are the stem and a number, by number."""
-    numbers = [file.name.removeprefix(stem) for file in folder.glob(f"{stem}[0-9]*")]
-    return [f"{stem}{number}" for number in sorted(int(n) for n in numbers if n.isdigit())]
 
 
 def _pip_name(module: str) -> str:

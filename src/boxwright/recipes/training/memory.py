@@ -55,7 +55,7 @@ def tell_what_fits(
 ) -> str:
     """Return the sentence for a batch that turned out too large: what fits instead, as a multiple of `share`."""
     each, fits = _count_fitting(model, size_hw, free_bytes, processes)
-    smaller = min(fits, batch // 2) // share * share
+    smaller = max(min(fits, batch // 2), 0) // share * share
     advice = f"Use --batch {smaller}" if smaller else "Use a smaller size or model"
     return (
         f"A batch of {batch} at up to {size_hw!r} does not fit the {free_bytes / 2**30:.1f} GiB that were free: one "

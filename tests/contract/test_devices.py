@@ -1,0 +1,241 @@
+"""What every device promises, for all that are present: the CPU, a GPU, and in a process of its own a simulated HPU."""
+
+import copy
+import pickle
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.hpu.process import run_on_hpu
+from torch import Tensor, nn
+
+from boxwright.accel.nano import TorchNano
+from boxwright.core import catalogue
+from boxwright.core.errors import BoxwrightError, UsageError
+from boxwright.core.types import Precision
+from boxwright.devices.base import Device
+from boxwright.devices.options import DeviceOptions
+
+
+def present() -> list[str]:
+    found = []
+    for name in catalogue.names("device"):
+        try:
+            catalogue.load("device", name)()
+        except BoxwrightError:
+            continue
+        found.append(name)
+    return found
+
+
+PRESENT = present()
+
+
+@pytest.fixture(params=PRESENT)
+def device(request: pytest.FixtureRequest) -> Device:
+    made: Device = catalogue.load("device", request.param)()
+    return made
+
+
+@pytest.fixture
+def place(device: Device) -> torch.device:
+    return device.place(0)
+
+
+def make_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.SiLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
+
+
+@pytest.mark.skipif("hpu" in PRESENT, reason="this is that process")
+def test_the_simulated_hpu_keeps_the_contract(tmp_path: Path) -> None:
+    finished = run_on_hpu("-m", "pytest", __file__, "-q", "-p", "no:cacheprovider", "-k", "hpu", folder=tmp_path)
+    assert finished.code == 0, finished.out + finished.err
+    assert "passed" in finished.out
+
+
+def test_it_is_there_and_has_room(device: Device, place: torch.device) -> None:
+    assert device.count() >= 1
+    assert place.type == device.name
+    assert device.free_bytes() > 2**20
+    assert len(device.near_cpus()) in (0, device.count())
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+def test_it_says_of_every_precision_whether_it_trains(device: Device, precision: Precision) -> None:
+    support = device.supports(precision)
+    assert support.ok or support.note
+    assert device.supports(Precision.FP32).ok
+    assert device.supports(Precision.BF16).ok
+    assert not device.supports(Precision.INT8).ok
+
+
+def test_only_fp16_scales_the_loss(device: Device) -> None:
+    for precision in Precision:
+        scaler = device.make_scaler(precision)
+        assert scaler is None or precision is Precision.FP16
+
+
+def test_autocast_computes_in_bf16(device: Device, place: torch.device) -> None:
+    model, images = make_model().to(place), torch.rand(2, 3, 8, 8).to(place)
+    with device.autocast(Precision.BF16):
+        assert model(images).dtype == torch.bfloat16
+    with device.autocast(Precision.FP32):
+        assert model(images).dtype == torch.float32
+
+
+def test_a_compiled_part_gives_the_same_values_and_keeps_its_keys(device: Device, place: torch.device) -> None:
+    model, images = make_model().to(place), torch.rand(2, 3, 8, 8).to(place)
+    expected, keys = model.eval()(images), list(model.state_dict())
+    compiled = device.compile(model)
+    torch.testing.assert_close(compiled(images).cpu(), expected.detach().cpu(), rtol=1e-5, atol=1e-6)
+    assert list(compiled.state_dict()) == keys
+
+    def double(x: Tensor) -> Tensor:
+        return x * 2
+
+    assert device.compile(double)(images).sum().item() == pytest.approx(2 * images.sum().item(), rel=1e-6)
+
+
+def test_batches_arrive_in_order_and_whole(device: Device, place: torch.device) -> None:
+    sent = [{"images": torch.full((2, 3), float(i)), "names": [str(i)]} for i in range(5)]
+    arrived = list(device.feed(sent, place))
+    assert [batch["names"] for batch in arrived] == [["0"], ["1"], ["2"], ["3"], ["4"]]
+    assert all(batch["images"].device.type == device.name for batch in arrived)
+    assert [batch["images"].sum().item() for batch in arrived] == [6.0 * i for i in range(5)]
+
+
+def test_feeding_may_end_early_and_its_errors_come_through(device: Device, place: torch.device) -> None:
+    def batches() -> Iterator[Tensor]:
+        yield torch.zeros(1)
+        raise UsageError("the third image is broken")
+
+    feed = device.feed((torch.zeros(1) for _ in range(10)), place)
+    next(feed)
+    feed.close()
+    with pytest.raises(UsageError, match="third image"):
+        list(device.feed(batches(), place))
+
+
+def test_its_sgd_is_sgd(device: Device, place: torch.device) -> None:
+    start = torch.linspace(-1, 1, 12)
+    ours, theirs = nn.Parameter(start.clone().to(place)), nn.Parameter(start.clone())
+    quick = device.make_sgd([{"params": [ours], "weight_decay": 0.01}], lr=0.1, momentum=0.9, nesterov=True)
+    plain = torch.optim.SGD([{"params": [theirs], "weight_decay": 0.01}], lr=0.1, momentum=0.9, nesterov=True)
+    for rate in (0.1, 0.05, 0.02):
+        for parameter, optimizer in ((ours, quick), (theirs, plain)):
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.zero_grad(set_to_none=True)
+            parameter.pow(2).sum().backward()
+            optimizer.step()
+    torch.testing.assert_close(ours.detach().cpu(), theirs.detach(), rtol=1e-6, atol=1e-7)
+
+
+def test_it_averages_weights(device: Device, place: torch.device) -> None:
+    ours, theirs = [torch.zeros(3).to(place), torch.ones(2, 2).to(place)], [torch.ones(3).to(place)] * 2
+    theirs[1] = torch.full((2, 2), 3.0).to(place)
+    device.average(ours, theirs, 0.75)
+    assert ours[0].tolist() == pytest.approx([0.25] * 3)
+    assert ours[1].flatten().tolist() == pytest.approx([1.5] * 4)
+
+
+def test_marks_and_waits_do_no_harm(device: Device) -> None:
+    device.end_of_step()
+    device.synchronize()
+    assert not device.is_out_of_memory(ValueError("no"))
+
+
+def test_settings_of_the_process_are_put_back(device: Device) -> None:
+    before = (torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark)
+    with device.working(Precision.FP32):
+        pass
+    assert (torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark) == before
+
+
+def test_it_crosses_to_another_process(device: Device) -> None:
+    other = pickle.loads(pickle.dumps(device))
+    assert (other.name, other.count()) == (device.name, device.count())
+    other.end_of_step()
+
+
+def train_small(nano: TorchNano) -> list[float]:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    torch.manual_seed(1)
+    data = [(torch.rand(4, 3, 8, 8), torch.randint(0, 4, (4,))) for _ in range(4)]
+    model, optimizer, loader = nano.setup(model, optimizer, data)
+    losses = []
+    for images, labels in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(images), labels)
+        nano.backward(loss)
+        optimizer.step()
+        losses.append(loss.detach())
+    return [float(loss) for loss in losses]
+
+
+@pytest.mark.parametrize("word", ["device", "accelerator"])
+def test_torch_nano_trains_on_it_as_on_the_cpu(device: Device, word: str) -> None:
+    here: Any = {word: device.name}
+    expected = TorchNano().launch(train_small)
+    assert TorchNano(num_processes=1, **here).launch(train_small) == pytest.approx(expected, rel=1e-5)
+
+
+def test_options_that_mean_nothing_are_refused(device: Device) -> None:
+    kind: Callable[[DeviceOptions], Device] = catalogue.load("device", device.name)
+    if device.name != "hpu":
+        with pytest.raises(UsageError, match="lazy=True means nothing to device="):
+            kind(DeviceOptions(lazy=True))
+        with pytest.raises(UsageError, match="bf16_ops="):
+            kind(DeviceOptions(bf16_ops=Path("x.txt")))
+
+
+@pytest.mark.skipif("hpu" not in PRESENT, reason="needs the simulated HPU")
+class TestHpu:
+    """What is special about it."""
+
+    def test_what_contradicts_is_refused_by_hpu(self, tmp_path: Path) -> None:
+        kind = catalogue.load("device", "hpu")
+        with pytest.raises(UsageError, match="lazy mode makes its own graphs"):
+            kind(DeviceOptions(lazy=True, compile=True))
+        with pytest.raises(UsageError, match="can't be read"):
+            kind(DeviceOptions(bf16_ops=tmp_path / "none.txt"))
+        (tmp_path / "empty.txt").write_text("\n")
+        with pytest.raises(UsageError, match="is empty"):
+            kind(DeviceOptions(fp32_ops=tmp_path / "empty.txt"))
+        with pytest.raises(UsageError, match="can't change its mode"):
+            kind(DeviceOptions(lazy=True))
+        with pytest.raises(UsageError, match="does not train on device='hpu': a Gaudi is made for bf16"):
+            TorchNano(device="hpu", precision=16)
+        with pytest.raises(UsageError, match="there are 8"):
+            TorchNano(device="hpu", num_processes=9)
+
+    def test_hccl_knows_no_average_and_reduces_no_int64_on_hpu(self, tmp_path: Path) -> None:
+        device = catalogue.load("device", "hpu")()
+        place = device.place(0)
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in {
+                "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
+            }.items():  # fmt: skip
+                patch.setenv(name, value)
+            device.join_group(place, timedelta(seconds=60))
+        try:
+            torch.distributed.all_reduce(torch.ones(2, device=place))
+            with pytest.raises(RuntimeError, match="AVG"):
+                torch.distributed.all_reduce(torch.ones(2, device=place), op=torch.distributed.ReduceOp.AVG)
+            with pytest.raises(RuntimeError, match="int64"):
+                torch.distributed.all_reduce(torch.ones(2, dtype=torch.int64, device=place))
+        finally:
+            torch.distributed.destroy_process_group()
+
+    def test_weights_are_loaded_to_hpu_and_copied(self, tmp_path: Path) -> None:
+        model = make_model().to("hpu")
+        torch.save(model.state_dict(), tmp_path / "w.pt")
+        loaded = torch.load(tmp_path / "w.pt", map_location="hpu", weights_only=True)
+        twin = copy.deepcopy(model)
+        for key, value in twin.state_dict().items():
+            assert value.device.type == "hpu"
+            assert torch.equal(value.cpu(), loaded[key].cpu())

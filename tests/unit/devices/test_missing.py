@@ -1,0 +1,71 @@
+"""Devices that are not there, memory that is too small, options: always a sentence that says what to do."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from boxwright.core import catalogue
+from boxwright.core.errors import MissingDependencyError, UsageError
+from boxwright.data.recipe import AugmentRecipe, recipe_for
+from boxwright.detector.yolox import build
+from boxwright.devices.cuda import CudaDevice
+from boxwright.devices.options import DeviceOptions, set_variables
+from boxwright.recipes.training.memory import tell_what_fits
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_machine_without_a_gpu_says_so() -> None:
+    with pytest.raises(UsageError, match="torch sees no CUDA device here"):
+        catalogue.load("device", "cuda")()
+
+
+def test_a_machine_without_the_gaudi_plugin_says_where_it_comes_from() -> None:
+    with pytest.raises(MissingDependencyError, match="comes with Intel's Gaudi software"):
+        catalogue.load("device", "hpu")()
+
+
+def test_a_full_gpu_is_recognised() -> None:
+    device = object.__new__(CudaDevice)
+    assert device.is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"))
+    assert device.is_out_of_memory(RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"))
+    assert not device.is_out_of_memory(RuntimeError("shapes do not fit"))
+
+
+def test_a_batch_that_is_too_large_is_answered_with_one_that_fits() -> None:
+    model = build("yolox_nano", 3)
+    sentence = tell_what_fits(model, (64, 64), 200 * 2**20, processes=2, batch=64, share=2)
+    assert "A batch of 64 at up to (64, 64) does not fit the 0.2 GiB" in sentence
+    smaller = int(sentence.split("--batch ")[1].split(",")[0])
+    assert 2 <= smaller <= 32
+    assert smaller % 2 == 0
+
+
+def test_where_nothing_fits_another_size_is_advised() -> None:
+    sentence = tell_what_fits(build("yolox_nano", 3), (64, 64), 2**20, processes=1, batch=4, share=1)
+    assert "Use a smaller size or model" in sentence
+
+
+def test_variables_are_those_of_the_device_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PT_HPU_LAZY_MODE", "0")
+    options = DeviceOptions(lazy=True, bf16_ops=tmp_path / "ops.txt")
+    set_variables("cpu", options)
+    assert os.environ["PT_HPU_LAZY_MODE"] == "0"
+    monkeypatch.setenv("PT_HPU_AUTOCAST_LOWER_PRECISION_OPS_LIST", "")
+    set_variables("hpu", options)
+    assert os.environ["PT_HPU_LAZY_MODE"] == "1"
+    assert os.environ["PT_HPU_AUTOCAST_LOWER_PRECISION_OPS_LIST"] == str(tmp_path / "ops.txt")
+
+
+@pytest.mark.parametrize(("model", "size"), [("yolox_nano", 416), ("yolox_s", 640), ("yolox_nano", 64)])
+def test_few_sizes_are_spread_over_the_range_and_hold_the_input_size(model: str, size: int) -> None:
+    whole, few = recipe_for(model), recipe_for(model).with_fewer_sizes(4)
+
+    def sizes(recipe: AugmentRecipe) -> list[int]:
+        return sorted({recipe.batch_size_hw((size, size), u / 1000)[0] for u in range(1000)})
+
+    assert size in sizes(few)
+    assert len(sizes(few)) <= 4
+    assert set(sizes(few)) <= set(sizes(whole))
+    assert few.with_fewer_sizes(1).batch_size_hw((size, size), 0.99) == (size, size)
