@@ -41,6 +41,11 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
         "jit": Entry(target="boxwright.runtimes.torchscript:JitRuntime", packages=("torch",), extra="train"),
         "compile": Entry(target="boxwright.runtimes.compiled:CompiledRuntime", packages=("torch",), extra="train"),
         "int8": Entry(target="boxwright.runtimes.int8_torch:Int8Runtime", packages=("torch",), extra="train"),
+        "ipex": Entry(
+            target="boxwright.runtimes.ipex_:IpexRuntime",
+            packages=("torch", "intel_extension_for_pytorch"),
+            extra="ipex",
+        ),
         "onnxruntime": Entry(
             target="boxwright.runtimes.onnxruntime_:OnnxRuntime", packages=("onnxruntime",), extra="onnx"
         ),
