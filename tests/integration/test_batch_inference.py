@@ -1,10 +1,12 @@
 """2,000 images through each engine with two workers, one in a hundred broken, killed half-way and resumed."""
 
+import importlib.util
 import signal
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import cv2
 import psutil
@@ -12,13 +14,16 @@ import pyarrow.parquet as pq
 import pytest
 from support.clusters import RayCluster
 from support.scenes import scene
+from support.shared import ROOT
 
 from boxwright.core.errors import UsageError
+from boxwright.data.synthetic import generate_scenes
 from boxwright.recipes.batch.config import BatchConfig, BatchResult
 from boxwright.recipes.batch.job import predict_in_batches
 
 RAY = pytest.mark.xdist_group("ray")
 SPARK = pytest.mark.xdist_group("spark")
+NO_PANDAS_WARNING = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 IMAGES, PART_ROWS = 2000, 100
 COLOURS = ("red", "green", "blue")
 
@@ -108,7 +113,7 @@ def test_on_ray_each_image_has_one_row_though_the_command_and_then_a_worker_are_
 
 
 @SPARK
-@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+@NO_PANDAS_WARNING
 def test_on_spark_each_image_has_one_row_though_the_command_was_killed(
     spark_here: None, model: Path, images: Path, tmp_path: Path
 ):
@@ -120,3 +125,47 @@ def test_on_spark_each_image_has_one_row_though_the_command_was_killed(
     check(tmp_path / "out", result)
     with pytest.raises(UsageError, match="a Spark session is active"):
         predict_in_batches(BatchConfig(model=model, data=images, out=tmp_path / "x", engine="spark", workers=1))
+
+
+def load_example(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# Two processes, as the examples have them by default.
+SMALL: dict[str, Any] = {
+    "steps": 4, "batch": 4, "size_hw": (64, 64), "augment": False, "print_interval": 2,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scenes")
+    generate_scenes(folder, images=20, seed=0, size_hw=(64, 64), classes=("circle", "square"))
+    return folder
+
+
+@RAY
+def test_the_examples_run_on_ray(ray_cluster: RayCluster, model: Path, images: Path, scenes: Path, tmp_path: Path):
+    result = load_example("yolox_ray").run(scenes, tmp_path / "run", ray_cluster.address, **SMALL)
+    assert result["steps"] == SMALL["steps"]
+    assert (tmp_path / "run" / "weights" / "last.pt").is_file()
+    check_counts(load_example("batch_inference").run(model, images, tmp_path / "out", engine="ray", workers=2))
+
+
+@SPARK
+@NO_PANDAS_WARNING
+def test_the_examples_run_on_spark(spark_here: None, model: Path, images: Path, scenes: Path, tmp_path: Path):
+    result = load_example("yolox_spark").run(scenes, tmp_path / "run", **SMALL)
+    assert result["steps"] == SMALL["steps"]
+    assert (tmp_path / "run" / "weights" / "last.pt").is_file()
+    check_counts(load_example("batch_inference").run(model, images, tmp_path / "out", engine="spark"))
+
+
+def check_counts(counts: dict[str, int]) -> None:
+    assert counts["unreadable"] == IMAGES // 100
+    assert sum(counts.values()) == IMAGES  # one square each
