@@ -23,7 +23,10 @@ from boxwright.runtimes.parity import BOUNDS, distance
 from boxwright.runtimes.source import Source
 from boxwright.vision.letterbox import letterbox, to_input
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
+pytestmark = [
+    pytest.mark.usefixtures("one_torch_thread"),
+    pytest.mark.filterwarnings("ignore:JIT pass will be deprecated"),  # the extension's own, at a trace's first run
+]
 CHOICES = [
     Choice(runtime="ipex", precision=precision, mode=mode, channels_last=last)
     for precision in (Precision.FP32, Precision.BF16)
