@@ -99,6 +99,23 @@ def test_int8_stores_small_weights_and_stays_close(source: Source, tmp_path: Pat
     assert [o.shape[0] for o in open_graph(tmp_path / "a").run([batch])] == [3, 3]
 
 
+def test_biases_are_corrected_where_nncf_can(source: Source, tmp_path: Path) -> None:
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 1)
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.last(self.first(images).relu())
+
+    plain = Source.of(Plain().eval(), (_images(1),))
+    artifact = write_artifact(plain, INT8, tmp_path / "plain", calibration=_calibration())
+    assert artifact.recipe["bias_correction"] == "fast"
+    # The 1 that is taken away after each layer of `Net` looks like a bias to NNCF, which then fails.
+    artifact = write_artifact(source, INT8, tmp_path / "odd", calibration=_calibration())
+    assert artifact.recipe["bias_correction"].startswith("none, it failed: ")
+
+
 def test_the_rest_may_run_in_bf16(source: Source, tmp_path: Path) -> None:
     choice = Choice(runtime="openvino", precision=Precision.INT8, mode="bf16")
     artifact = write_artifact(source, choice, tmp_path / "a", calibration=_calibration())
