@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from boxwright.accel import ipex
+from boxwright.accel.lightning_device import EndOfSteps, find_device, settings_for
 from boxwright.accel.plan import Plan
 from boxwright.accel.rate import ScaleRate
 from boxwright.accel.strategy import make_launcher
@@ -23,6 +24,7 @@ from boxwright.core.errors import UsageError
 from boxwright.core.log import get_logger
 from boxwright.core.types import Precision
 from boxwright.core.world import World
+from boxwright.devices.base import Device
 from boxwright.launchers.allocator import read_allocator
 from boxwright.launchers.base import Launcher
 
@@ -91,7 +93,8 @@ class Trainer(LightningTrainer):
         auto_lr: multiply learning rates by the number of processes, the curves of schedulers with them;
             `{"warmup_epochs": n}` gets there in n epochs, where there is no scheduler.
         precision: 64, 32, 16, "bf16" or "bf16-true"; each is what it says, also 16 on a CPU.
-        **lightning: everything that Lightning's Trainer takes.
+        **lightning: everything that Lightning's Trainer takes. `accelerator` (or `device`) may also be a device that
+            only Boxwright knows.
     """
 
     def __init__(
@@ -117,13 +120,25 @@ class Trainer(LightningTrainer):
                     "Give one of them."
                 )
             distributed_backend, strategy = strategy, None
+        if "device" in lightning:
+            named = lightning.pop("device")
+            if lightning.setdefault("accelerator", named) != named:
+                raise UsageError(
+                    f"device={named!r} and accelerator={lightning['accelerator']!r} mean the same thing. "
+                    "Give one of them."
+                )
+        device = find_device(lightning.get("accelerator"))
+        if device is not None:
+            num_processes = num_processes or int(lightning.pop("devices", 1))
+            own = lightning.get("callbacks") or []
+            lightning["callbacks"] = [*(own if isinstance(own, (list, tuple)) else [own]), EndOfSteps(device)]
         if (num_processes or 1) > 1:
             for name in ("devices", "num_nodes"):
                 if name in lightning:
                     raise UsageError(
                         f"{name}={lightning[name]!r} and num_processes={num_processes!r}: give one of them."
                     )
-            if lightning.get("accelerator", "cpu") not in ("cpu", "auto"):
+            if device is None and lightning.get("accelerator", "cpu") not in ("cpu", "auto"):
                 raise UsageError(
                     f"num_processes={num_processes!r} is for the CPU. With accelerator={lightning['accelerator']!r} "
                     "use Lightning's devices and strategy."
@@ -132,8 +147,10 @@ class Trainer(LightningTrainer):
             raise UsageError(
                 f"strategy={strategy!r} is Lightning's; with num_processes choose from: {', '.join(ours)}."
             )
+        about = {} if device is None else _describe(device, precision)
         self.plan = Plan.resolve(
             cpu=read_cpu(),
+            **about,
             precision=precision,
             num_processes=num_processes,
             strategy=distributed_backend,
@@ -155,8 +172,14 @@ class Trainer(LightningTrainer):
                 ScaleRate(self.plan.lr_factor, self.plan.lr_warmup_epochs),
             ]
         self._settings = dict(lightning)
+        self._device = device
         if strategy is not None:
             lightning["strategy"] = strategy
+        if device is not None and self.plan.strategy == "none":
+            super().__init__(**_settle(lightning, device, self.plan.precision, processes=1))
+            return
+        if device is not None:  # the devices are for the processes that are started
+            lightning["accelerator"] = "cpu"
         lightning.setdefault("accelerator", "cpu")
         if lightning["accelerator"] == "cpu":
             lightning.setdefault("devices", 1)
@@ -173,7 +196,7 @@ class Trainer(LightningTrainer):
         if self.plan.strategy == "none":
             super().fit(model, *args, **kwargs)
             return
-        job = _FitJob(self.plan, self._settings, model, args, kwargs)
+        job = _FitJob(self.plan, self._settings, self._device, model, args, kwargs)
         launcher = self._our_launcher or make_launcher(self.plan.strategy)
         outcome: Any = launcher.run(job, self.plan.workers)
         model.load_state_dict(outcome["weights"])
@@ -272,11 +295,30 @@ class _FitJob:
         self,
         plan: Plan,
         settings: dict[str, Any],
+        device: Device | None,
         model: LightningModule,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        self.plan, self.settings, self.model, self.args, self.kwargs = plan, settings, model, args, kwargs
+        self.plan, self.settings, self.device = plan, settings, device
+        self.model, self.args, self.kwargs = model, args, kwargs
+
+    def _place(self, settings: dict[str, Any], plugins: list[Any], world: World) -> dict[str, Any]:
+        """Return the settings of this process's Trainer."""
+        if self.device is not None:
+            self.device.place(world.local_rank)
+            settings = {**settings, "plugins": plugins}
+            return _settle(settings, self.device, self.plan.precision, processes=world.world_size)
+        precision = _precision_settings(self.plan.precision)
+        return {
+            **settings,
+            "accelerator": "cpu",
+            # Lightning wants machines of one size. On the CPU it may take all processes for those of one machine.
+            "devices": world.world_size,
+            "strategy": DDPStrategy(process_group_backend="gloo"),
+            "plugins": [*plugins, *precision.pop("plugins", [])],
+            **precision,
+        }
 
     def __call__(self, world: World) -> dict[str, Any] | None:
         environment = _OurProcesses(world)
@@ -285,17 +327,7 @@ class _FitJob:
         }
         given = self.settings.get("plugins") or []
         plugins = [*(given if isinstance(given, (list, tuple)) else [given]), environment]
-        precision = _precision_settings(self.plan.precision)
-        trainer = LightningTrainer(
-            **settings,
-            accelerator="cpu",
-            # Lightning wants machines of one size. On the CPU it may take all processes for those of one machine.
-            devices=world.world_size,
-            num_nodes=1,
-            strategy=DDPStrategy(process_group_backend="gloo"),
-            plugins=[*plugins, *precision.pop("plugins", [])],
-            **precision,
-        )
+        trainer = LightningTrainer(num_nodes=1, **self._place(settings, plugins, world))
         trainer.fit(self.model, *self.args, **self.kwargs)
         if not world.is_first:
             return None
@@ -307,6 +339,27 @@ class _FitJob:
             "checkpoints": [c.state_dict() for c in trainer.checkpoint_callbacks],
             "status": trainer.state.status,
         }
+
+
+def _describe(device: Device, precision: str | int) -> dict[str, Any]:
+    """Return what the plan asks of a device."""
+    return {
+        "device": device.name,
+        "support": device.supports(Precision.parse(precision)),
+        "device_count": device.count(),
+        "near_cpus": device.near_cpus(),
+        "environment": device.environment(),
+    }
+
+
+def _settle(lightning: dict[str, Any], device: Device, precision: Precision, *, processes: int) -> dict[str, Any]:
+    """Return Lightning's settings with those of a device of ours."""
+    ours = settings_for(device, precision, processes=processes)
+    given = lightning.get("plugins") or []
+    plugins = [*(given if isinstance(given, (list, tuple)) else [given]), *ours.pop("plugins")]
+    if precision is not Precision.BF16:
+        ours["precision"] = _LIGHTNING_NAMES[precision]
+    return {**lightning, **ours, "plugins": plugins}
 
 
 def _precision_settings(precision: Precision) -> dict[str, Any]:

@@ -1,0 +1,40 @@
+"""Lightning's Trainer on a simulated Gaudi, which Lightning itself no longer knows."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from support.hpu.process import run_on_cpu, run_on_hpu
+
+from boxwright.accel.trainer import Trainer
+from boxwright.core.errors import MissingDependencyError, UsageError
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.parametrize(("processes", "precision"), [("1", "32"), ("2", "bf16")])
+def test_a_fit_gives_the_weights_of_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: str, precision: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=":")
+    words = ("-m", "support.hpu.fit")
+    lazy = {"PT_HPU_LAZY_MODE": "1"}
+    ours = run_on_hpu(*words, tmp_path / "hpu.pt", "hpu", processes, precision, folder=tmp_path, variables=lazy)
+    assert ours.code == 0, ours.err
+    theirs = run_on_cpu(*words, tmp_path / "cpu.pt", "cpu", processes, "32", folder=tmp_path)
+    assert theirs.code == 0, theirs.err
+    found, expected = (torch.load(tmp_path / name, weights_only=True) for name in ("hpu.pt", "cpu.pt"))
+    tolerance = 1e-5 if precision == "32" else 0.05
+    assert found["loss"] == pytest.approx(expected["loss"], rel=tolerance)
+    for key, value in found["weights"].items():
+        torch.testing.assert_close(value, expected["weights"][key], rtol=tolerance, atol=tolerance)
+    steps = 8 if processes == "1" else 4
+    marks = [record["mark_steps"] for record in ours.records if record["mark_steps"]]
+    assert marks == [2 * steps] * int(processes)
+
+
+def test_without_the_plugin_the_trainer_says_what_is_missing() -> None:
+    with pytest.raises(MissingDependencyError, match="needs habana_frameworks"):
+        Trainer(device="hpu")
+    with pytest.raises(UsageError, match="mean the same thing"):
+        Trainer(device="hpu", accelerator="cpu")

@@ -1,0 +1,31 @@
+"""`python -m support.hpu.fit OUT ACCELERATOR PROCESSES PRECISION`: fits a small model and writes its weights."""
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from boxwright.accel.trainer import Trainer
+
+
+def main() -> None:
+    out, accelerator, processes, precision = sys.argv[1:]
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.SiLU(), nn.Linear(16, 2))
+    data = TensorDataset(torch.randn(16, 8), torch.randint(0, 2, (16,)))
+    module = Trainer.compile(
+        model, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    )
+    trainer = Trainer(
+        num_processes=int(processes), accelerator=accelerator, precision=precision, max_epochs=2, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(module, DataLoader(data, batch_size=4), DataLoader(data, batch_size=8))
+    state = {key: value.detach().cpu() for key, value in model.state_dict().items()}
+    torch.save({"weights": state, "loss": float(trainer.callback_metrics["val/loss"])}, Path(out))
+
+
+if __name__ == "__main__":
+    main()
