@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from boxwright.recipes.batch.places import list_files, open_place
 from boxwright.recipes.sources import Failure, Frame
 
 _log = get_logger(__name__)
-_READERS, _AHEAD, _ROWS = 4, 8, 32
+_READERS, _FILES, _ROWS = 4, 8, 32
 _SLICES = 32  # a row group is read anew for each part of it; more than so many deserve a word
 
 
@@ -226,15 +226,17 @@ def _read_files(source: Source, part: Part) -> Iterator[tuple[str, bytes | DataE
         yield f"{source.place}/{name}", data
 
 
-def _ahead(fetch: Callable[[str], bytes | DataError], names: Iterable[str]) -> Iterator[bytes | DataError]:
-    waiting: deque[Future[bytes | DataError]] = deque()
+def _ahead(fetch: Callable[[str], bytes | DataError], names: Sequence[str]) -> Iterator[bytes | DataError]:
+    # Several files a turn, so that threads change places less often where images are small.
+    turns = (names[start : start + _FILES] for start in range(0, len(names), _FILES))
+    waiting: deque[Future[list[bytes | DataError]]] = deque()
     with ThreadPoolExecutor(_READERS) as pool:
-        for name in names:
-            waiting.append(pool.submit(fetch, name))
-            if len(waiting) > _AHEAD:
-                yield waiting.popleft().result()
+        for turn in turns:
+            waiting.append(pool.submit(lambda some: [fetch(name) for name in some], turn))
+            if len(waiting) > _READERS:
+                yield from waiting.popleft().result()
         while waiting:
-            yield waiting.popleft().result()
+            yield from waiting.popleft().result()
 
 
 def _read_rows(source: Source, piece: Piece) -> Iterator[tuple[str, bytes | DataError]]:
