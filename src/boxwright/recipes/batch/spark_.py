@@ -94,8 +94,8 @@ class _Run:
         """Return the outcomes when the job has ended."""
         with ThreadPoolExecutor(1) as pool:
             rows = pool.submit(self._collect)
+            told = 0
             try:
-                told = 0
                 while not wait([rows], timeout=_TURN_S).done:
                     done = self._count_done()
                     if done > told:
@@ -108,11 +108,13 @@ class _Run:
                     "goes on with the rest."
                 ) from error
             finally:
-                with suppress(*_FAILURES):
-                    self._context.cancelJobGroup(self._group)  # does nothing to a job that has ended
+                if not rows.done():
+                    with suppress(*_FAILURES):
+                        self._context.cancelJobGroup(self._group)
                 with suppress(*_FAILURES):
                     self._model.destroy()
-        report(len(found))
+        if told < len(found):
+            report(len(found))
         return found
 
     def _collect(self) -> list[Any]:
