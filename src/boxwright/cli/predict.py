@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from boxwright.recipes.predict import Thresholds
 
 _log = get_logger(__name__)
+_SAVE = ["images"]  # the list itself tells that --save was not given
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-b", "--batch", type=positive, default=1, help="images at once (default 1)")
     parser.add_argument("--out", metavar="DIR", help="folder for the files (default runs/predict/exp…)")
     parser.add_argument(
-        "--save", metavar="FORMAT", nargs="*", default=None, choices=("images", "json", "csv", "coco", "yolo"),
+        "--save", metavar="FORMAT", nargs="*", default=_SAVE, choices=("images", "json", "csv", "coco", "yolo"),
         help="files to write: images json csv coco yolo; none with an empty --save (default images)",
     )  # fmt: skip
     _add_engine_arguments(parser)
@@ -77,7 +78,7 @@ def _run_batch(args: argparse.Namespace, thresholds: "Thresholds") -> int:
         raise UsageError(f"--engine {args.engine} takes one folder, parquet file or URL, not {len(args.sources)}.")
     if args.out is None:
         raise UsageError(f"--engine {args.engine} needs --out DIR: the same command goes on where it was stopped.")
-    if args.save is not None:
+    if args.save is not _SAVE:
         raise UsageError(f"--save does not apply to --engine {args.engine}, which writes parquet files. Leave it out.")
     given = {
         name: value
@@ -111,18 +112,17 @@ def _run_stream(args: argparse.Namespace, thresholds: "Thresholds") -> int:
     from boxwright.recipes.runs import new_run_folder
     from boxwright.recipes.sources import Failure, source_folders
 
-    save = ["images"] if args.save is None else args.save
     out = None if args.out is None else Path(args.out)
-    if out and not save:
+    if out and not args.save:
         raise UsageError("--out names a folder, but --save is empty: nothing would be written. Leave one of them out.")
-    if out and "images" in save and out.resolve() in source_folders(args.sources):
+    if out and "images" in args.save and out.resolve() in source_folders(args.sources):
         raise UsageError(
             f"--out {str(out)!r} is a folder of the sources: pictures could overwrite them. Choose another --out."
         )
     images = failures = 0
     with Predictor.load(args.model, thresholds=thresholds, options=model_options(args)) as predictor:
-        folder = out or (new_run_folder(Path("runs/predict")) if save else Path())
-        with Outputs(folder, save, predictor.session.spec.category_ids) as outputs:
+        folder = out or (new_run_folder(Path("runs/predict")) if args.save else Path())
+        with Outputs(folder, args.save, predictor.session.spec.category_ids) as outputs:
             for item in predictor.stream(list(args.sources), batch=args.batch):
                 if args.json:
                     print(json.dumps(to_record(item)), flush=True)
@@ -138,7 +138,7 @@ def _run_stream(args: argparse.Namespace, thresholds: "Thresholds") -> int:
                     _log.info("%s: %d frames", item.frame.source, item.frame.index + 1)
         if images:
             _log.info("%d images: %s", images, predictor.watch.report(images))
-            if save:
+            if args.save:
                 _log.info("Written to %s", folder)
     if failures:
         _log.error("%d of %d inputs could not be read.", failures, failures + images)
