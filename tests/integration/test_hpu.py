@@ -13,6 +13,8 @@ from boxwright.data.synthetic import generate_scenes
 from boxwright.detector.weights import read_state
 
 STEPS = 5
+# Tests that compare with the same run on the CPU stay in one process.
+ONE, TWO = pytest.mark.xdist_group("one_hpu"), pytest.mark.xdist_group("two_hpus")
 Train = Callable[..., tuple[Finished, Path]]
 
 
@@ -68,7 +70,7 @@ def assert_same_weights(a: Path, b: Path) -> None:
         torch.testing.assert_close(value, theirs[key], rtol=1e-5, atol=1e-6, msg=lambda m, key=key: f"{key}: {m}")
 
 
-@pytest.mark.parametrize("devices", ["1", "2"])
+@pytest.mark.parametrize("devices", [pytest.param("1", marks=ONE), pytest.param("2", marks=TWO)])
 @pytest.mark.parametrize("mode", ["eager", "lazy"])
 def test_fp32_training_equals_the_cpu(on_hpu: Train, on_cpu: Callable[..., Path], mode: str, devices: str) -> None:
     lazy = ["--use_lazy_mode"] if mode == "lazy" else []
@@ -95,7 +97,10 @@ def test_fp32_training_equals_the_cpu(on_hpu: Train, on_cpu: Callable[..., Path]
         assert finished.workers[0]["collectives"]["allreduce"] > STEPS
 
 
-@pytest.mark.parametrize("words", [("--use_lazy_mode",), ("--devices", "2", "compile=false")])
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(("--use_lazy_mode",), marks=ONE), pytest.param(("--devices", "2", "compile=false"), marks=TWO)],
+)
 def test_bf16_training_stays_near_the_cpu(on_hpu: Train, on_cpu: Callable[..., Path], words: tuple[str, ...]) -> None:
     _, run = on_hpu("--autocast", *words)
     exact = loss_of(on_cpu("--num_processes", "2" if "2" in words else "1"))
