@@ -24,6 +24,7 @@ _HOMES = {
     "Trainer": "boxwright.accel.trainer",
     "Estimator": "boxwright.accel.estimator",
     "Plan": "boxwright.accel.plan",
+    "DeviceOptions": "boxwright.devices.options",
     "init_context": "boxwright.accel.context",
     "stop_context": "boxwright.accel.context",
     "InferenceOptimizer": "boxwright.optimize.optimizer",
