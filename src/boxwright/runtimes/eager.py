@@ -14,6 +14,7 @@ from boxwright.core.spec import Spec
 from boxwright.core.types import Precision
 from boxwright.runtimes.base import Choice, Tuning
 from boxwright.runtimes.calibrate import Calibration
+from boxwright.runtimes.onednn import fuse_program
 from boxwright.runtimes.program import ModuleGraph, check_offer, load_program, prepare, save_program
 from boxwright.runtimes.source import Source
 
@@ -48,7 +49,8 @@ class EagerSession:
 class EagerRuntime:
     """Keeps the operators and weights in one file, and runs them one by one.
 
-    Mode "" folds batch norms into the convolutions before them; "plain" leaves the model as it is.
+    Mode "" folds batch norms into the convolutions before them, and runs activations in the convolutions' kernels;
+    "plain" leaves the model as it is.
     """
 
     name = "eager"
@@ -62,4 +64,6 @@ class EagerRuntime:
     def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> ModuleGraph:
         """Return a graph over the program's operators."""
         module = load_program(folder, channels_last=choice.channels_last)
+        if choice.mode != "plain":
+            fuse_program(module)
         return ModuleGraph(module, signature, tuning, keep_layout=choice.channels_last)

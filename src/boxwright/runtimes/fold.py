@@ -62,23 +62,27 @@ def find_pairs(
     calls: Counter[nn.Module] = Counter()
     made: dict[int, tuple[nn.Module, Tensor]] = {}  # the tensors are kept, so that no other gets their id
     taken: list[tuple[nn.Module, nn.Module, Tensor]] = []
+    in_place: set[nn.Module] = set()
+    uses = _UseCount()
 
     def before(part: nn.Module, args: tuple[Any, ...]) -> None:
         calls[part] += 1
         if len(args) == 1 and isinstance(args[0], Tensor) and id(args[0]) in made:
             first, tensor = made[id(args[0])]
-            if tensor is args[0] and fits(first, part):
+            if fits(first, part) and not uses.count[id(tensor)]:
                 taken.append((first, part, tensor))
 
-    def after(part: nn.Module, _args: tuple[Any, ...], output: Any) -> None:
-        if isinstance(output, Tensor):
+    def after(part: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if isinstance(output, Tensor) and all(output is not a for a in args):
             made[id(output)] = (part, output)
+        elif not isinstance(part, nn.Identity):
+            in_place.add(part)
 
     leaves = [part for part in names if not list(part.children())]
     hooks = [part.register_forward_pre_hook(before) for part in leaves]
     hooks += [part.register_forward_hook(after) for part in leaves]
     try:
-        with torch.inference_mode(), _UseCount() as uses:
+        with torch.inference_mode(), uses:
             outputs = [t for t in tree_leaves(module(*example)) if isinstance(t, Tensor)]
     finally:
         for hook in hooks:
@@ -87,7 +91,9 @@ def find_pairs(
     return [
         (names[first], names[second])
         for first, second, tensor in taken
-        if calls[first] == calls[second] == 1 and uses.count[id(tensor)] == 1 and id(tensor) not in given
+        if calls[first] == calls[second] == 1
+        # What was changed in place is the second's output from then on, wherever it goes.
+        and (second in in_place or (uses.count[id(tensor)] == 1 and id(tensor) not in given))
     ]
 
 

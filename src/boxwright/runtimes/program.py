@@ -15,6 +15,7 @@ from boxwright.core.types import Precision
 from boxwright.runtimes.base import Choice, Tuning, one_by_one
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.fold import fold_batch_norms
+from boxwright.runtimes.rounding import correct_biases
 from boxwright.runtimes.source import Source
 
 PROGRAM = "program.pt2"
@@ -67,11 +68,16 @@ def check_offer(
 
 
 def prepare(source: Source, choice: Choice, *, fold: bool = True) -> tuple[nn.Module, dict[str, Any]]:
-    """Return a copy of the source's model in the choice's number format and layout, and what was done to it."""
+    """Return a copy of the source's model in the choice's number format and layout, and what was done to it.
+
+    With `fold`, batch norms go into the layers before them, and biases make up for rounded weights.
+    """
     module: nn.Module = source.flat()
     recipe: dict[str, Any] = {}
     if fold:
         recipe["folded"] = len(fold_batch_norms(module, source.example))
+        if choice.precision is Precision.BF16:
+            recipe["biases_corrected"] = correct_biases(module, source.example, torch.bfloat16)
     return settle(module, choice), recipe
 
 

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from boxwright.core.signature import Signature
 from boxwright.core.types import Precision
 from boxwright.runtimes.base import Choice, Tuning
 from boxwright.runtimes.calibrate import Calibration
-from boxwright.runtimes.onednn import Int8Layer, lower_to_onednn
+from boxwright.runtimes.fold import set_module
+from boxwright.runtimes.onednn import FusedConv, Int8Layer, can_fuse, fuse_activations, lower_to_onednn
 from boxwright.runtimes.program import (
     ModuleGraph,
     check_offer,
@@ -45,6 +46,9 @@ class JitRuntime:
         module, recipe = prepare(source, choice)
         if choice.channels_last:
             lay_channels_last(module)
+        if can_fuse(torch.bfloat16 if choice.precision is Precision.BF16 else torch.float32):
+            recipe["fused"] = fuse_activations(module, source.example)
+            _script_kernels(module)
         return recipe | save_trace(source, module, folder)
 
     def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> ModuleGraph:
@@ -60,21 +64,23 @@ class JitRuntime:
 
 
 def _make_traceable(module: torch.fx.GraphModule) -> None:
-    """Let a program ask for sizes and reshape in words that a trace keeps, and give it int8 kernels that it knows.
-
-    A trace takes other words for sizes as constants, and can't record the kernels' arguments; a script can.
-    """
-    for name, part in list(module.named_children()):
-        if isinstance(part, Int8Layer):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)
-                setattr(module, name, torch.jit.script(part))
+    """Let a program ask for sizes and reshape in words that a trace keeps; it takes others for constants."""
+    _script_kernels(module)
     for node in module.graph.nodes:
         if node.target is torch.ops.aten.sym_size.int:
             node.target = Tensor.size
         elif node.target in (torch.ops.aten.reshape.default, torch.ops.aten.view.default):
             node.target = torch.reshape
     module.recompile()
+
+
+def _script_kernels(module: nn.Module) -> None:
+    """Turn layers on oneDNN's kernels into scripts: a trace can't record the kernels' arguments."""
+    for name, part in list(module.named_modules()):
+        if isinstance(part, Int8Layer | FusedConv):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                set_module(module, name, torch.jit.script(part))
 
 
 def _zeros(signature: Signature) -> list[Tensor]:

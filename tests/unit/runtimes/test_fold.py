@@ -4,6 +4,7 @@ from support.networks import lively_nano
 from torch import Tensor, nn
 
 from boxwright.runtimes.fold import fold_batch_norms
+from boxwright.runtimes.onednn import fuse_activations
 
 
 class Net(nn.Module):
@@ -49,6 +50,35 @@ def test_an_output_that_goes_elsewhere_too_is_left_alone(path: str) -> None:
     expected = net(x)
     assert fold_batch_norms(net, [x]) == ["last_norm"]
     torch.testing.assert_close(net(x), expected)
+
+
+class Activated(nn.Module):
+    """A convolution, a normalisation, an activation; `path` says what else becomes of the tensor between them."""
+
+    def __init__(self, path: str, inplace: bool) -> None:
+        super().__init__()
+        self.conv, self.norm, self.act = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.SiLU(inplace=inplace)
+        self.path = path
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = self.norm(self.conv(x))
+        kept = made * 2 if self.path == "used before" else x.mean()
+        out = self.act(made)
+        return out + kept + out.mean() + (made if self.path == "used after" else 0)
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("path", ["chain", "used before", "used after"])
+def test_an_activation_is_fused_where_nothing_else_sees_what_it_takes(path: str, inplace: bool) -> None:
+    net, x = Activated(path, inplace), torch.randn(2, 3, 5, 5)
+    with torch.inference_mode():
+        expected = net(x)
+        # Behind an activation in place, the tensor is the activation's output for everybody.
+        fused = 1 if path == "chain" or (path == "used after" and inplace) else 0
+        assert fold_batch_norms(net, [x]) == ["norm"]
+        assert fuse_activations(net, [x]) == fused
+        torch.testing.assert_close(net(x), expected)
 
 
 def test_norms_that_measure_every_batch_are_left_alone() -> None:
