@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from boxwright.core.errors import ConversionError
 from boxwright.core.spec import OutputForm
+from boxwright.runtimes.fold import fold_batch_norms
 from boxwright.runtimes.source import Source
 
 OPSET = 18
@@ -79,6 +80,8 @@ def export_onnx(
 
 
 def _to_onnx(source: Source, example: tuple[Tensor, ...], axes: Any) -> onnx.ModelProto:
+    module = source.flat()
+    fold_batch_norms(module, source.example)  # the exporter would fold them too, after tracing twice as many operators
     noisy = [logging.getLogger(name) for name in ("torch.onnx", "torch.onnx._internal.exporter._registration")]
     levels = [logger.level for logger in noisy]
     try:
@@ -87,7 +90,7 @@ def _to_onnx(source: Source, example: tuple[Tensor, ...], axes: Any) -> onnx.Mod
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the exporter warns about its own internals
             program = torch.onnx.export(
-                source.flat(),
+                module,
                 example,
                 input_names=[p.name for p in source.signature.inputs],
                 output_names=[p.name for p in source.signature.outputs],
