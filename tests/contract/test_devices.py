@@ -182,7 +182,7 @@ def train_small(nano: TorchNano) -> list[float]:
 def test_torch_nano_trains_on_it_as_on_the_cpu(device: Device, word: str) -> None:
     here: Any = {word: device.name}
     expected = TorchNano().launch(train_small)
-    assert TorchNano(num_processes=1, **here).launch(train_small) == pytest.approx(expected, rel=1e-5)
+    assert TorchNano(num_processes=1, **here).launch(train_small) == pytest.approx(expected, rel=1e-4)
 
 
 def test_options_that_mean_nothing_are_refused(device: Device) -> None:

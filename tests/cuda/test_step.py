@@ -123,9 +123,9 @@ def test_precision_32_does_not_use_tf32() -> None:
         ours = convolution(images)
         product = images.flatten(2)[0] @ images.flatten(2)[0].T
     error = ((ours.double() - exact).abs().max() / exact.abs().max()).item()
-    assert error < 2e-6  # TF32 has 10 bits: about 1e-4 here
+    assert error < 3e-5  # TF32 keeps 10 bits: some 1e-4 here
     twice = images.flatten(2)[0].double()
-    assert ((product.double() - twice @ twice.T).abs().max() / (twice @ twice.T).abs().max()).item() < 2e-6
+    assert ((product.double() - twice @ twice.T).abs().max() / (twice @ twice.T).abs().max()).item() < 3e-5
 
 
 def test_only_fp16_has_a_scaler_and_it_skips_bad_steps() -> None:
@@ -142,6 +142,7 @@ def test_only_fp16_has_a_scaler_and_it_skips_bad_steps() -> None:
     assert scale == 32768.0
 
 
+@pytest.mark.filterwarnings("default")  # the compiler advises TF32
 def test_compiled_parts_learn_the_same() -> None:
     def train(nano: TorchNano) -> list[float]:
         torch.manual_seed(0)
