@@ -7,7 +7,7 @@ from pathlib import Path
 from boxwright.cli.options import add_model_arguments, fraction, model_options, positive
 from boxwright.core.errors import UsageError
 
-_FORMATS = ("onnx", "openvino", "torchscript", "aotinductor")
+_FORMATS = ("onnx", "openvino", "torchscript", "aotinductor", "tensorrt")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     parser.add_argument(
         "--format", choices=_FORMATS, default="onnx",
-        help="onnx: one file; the others: a folder with the file and its description (default onnx)",
+        help="onnx, tensorrt: one file; the others: a folder with the file and its description (default onnx)",
     )  # fmt: skip
     parser.add_argument("--out", metavar="PATH", type=Path, help="where to; must not exist (default the model's name)")
     parser.add_argument("-b", "--batch", type=positive, help="a fixed batch size (default any)")

@@ -132,6 +132,7 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
         "onnx": Entry(
             target="boxwright.runtimes.export:export_onnx", packages=("torch", "onnx", "onnxscript"), extra="export"
         ),
+        "tensorrt": Entry(target="boxwright.runtimes.tensorrt_:build_engine", packages=("onnxruntime",), extra="onnx"),
         "onnx_suppression": Entry(
             target="boxwright.runtimes.onnx_nms:suppress_file", packages=("onnx",), extra="export"
         ),

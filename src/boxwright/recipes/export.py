@@ -34,8 +34,10 @@ from boxwright.runtimes.export import OneOutput
 from boxwright.runtimes.parity import BOUNDS
 from boxwright.runtimes.source import Source
 
-FORMATS = {"onnx": "", "openvino": "openvino", "torchscript": "jit", "aotinductor": "compile"}
+FORMATS = {"onnx": "", "openvino": "openvino", "torchscript": "jit", "aotinductor": "compile", "tensorrt": ""}
 """Each format and the runtime that writes its artifact folder; an ONNX file stands alone."""
+
+_SUFFIXES = {"onnx": ".onnx", "tensorrt": ".trt.onnx"}
 
 _WEIGHTS = (".safetensors", ".pth", ".pt", ".ckpt", ".tar")
 
@@ -80,8 +82,12 @@ class ExportConfig:
             raise UsageError("Calibration images are for precision 'int8'. Leave them out, or choose int8.")
         if self.mode and (self.format != "onnx" or self.precision is not Precision.INT8):
             raise UsageError(f"mode={self.mode!r} applies to format 'onnx' with precision 'int8' alone. Leave it out.")
-        if self.format == "onnx" and self.precision not in (Precision.FP32, Precision.INT8):
-            raise UsageError(f"Format 'onnx' is not written with precision {str(self.precision)!r}. Use 32 or int8.")
+        offered = {"onnx": (Precision.FP32, Precision.INT8), "tensorrt": (Precision.FP32, Precision.FP16)}
+        if self.precision not in offered.get(self.format, tuple(Precision)):
+            raise UsageError(
+                f"Format {self.format!r} is not written with precision {str(self.precision)!r}. "
+                f"Use {' or '.join(offered[self.format])}."
+            )
         if self.mode not in ("", "qlinear", "integer"):
             raise UsageError(f"Unknown mode {self.mode!r}. Choose from: qlinear, integer.")
         needs_images = self.precision is Precision.INT8 and self.mode != "integer"
@@ -153,20 +159,24 @@ def export(model: str | Path, out: Path | None = None, config: ExportConfig | No
     target = out or Path(_default_name(path.stem, config))
     if target.exists():
         raise UsageError(f"{str(target)!r} is there already. Choose another --out, or move it away.")
-    if config.format == "onnx" and target.suffix.lower() != ".onnx":
-        raise UsageError(f"--out {str(target)!r} must end in .onnx.")
+    if not target.name.lower().endswith(_SUFFIXES.get(config.format, "")):
+        raise UsageError(f"--out {str(target)!r} must end in {_SUFFIXES[config.format]}.")
     network, spec = read_checkpoint(path, config.options)
     spec = replace(spec, output=config.form)
     whole = OneOutput(network, config.form, spec.strides)
     pictures = Pictures.find(config.calibration)
     example = np.zeros((config.batch or 1, 3, *spec.size_hw), np.float32)
-    source = Source.of(whole, (example,), free_batch=config.batch is None)
+    source = Source.of(whole, (example,), free_batch=config.batch is None and config.format != "tensorrt")
     calibration = Calibration(samples=Requests(pictures, spec, config.batch or 1)) if pictures.paths else None
     specs = tried_sizes(spec, dynamic=config.dynamic)
     with _beside(target) as scratch:
         draft = scratch / target.name
         if config.format == "onnx":
             recipe = _write_onnx(source, spec, draft, config, calibration)
+        elif config.format == "tensorrt":
+            recipe = _write_onnx(source, spec, scratch / "plain.onnx", config, None)
+            half = config.precision is Precision.FP16
+            recipe |= catalogue.load("exporter", "tensorrt")(scratch / "plain.onnx", draft, half=half)
         else:
             choice = Choice(runtime=FORMATS[config.format], precision=config.precision)
             artifact = write_artifact(source, choice, draft, spec=spec, calibration=calibration)
@@ -214,7 +224,7 @@ def _write_onnx(
 
 def _default_name(stem: str, config: ExportConfig) -> str:
     name = stem if config.precision is Precision.FP32 else f"{stem}_{config.precision}"
-    return f"{name}.onnx" if config.format == "onnx" else f"{name}_{config.format}"
+    return name + _SUFFIXES.get(config.format, f"_{config.format}")
 
 
 @contextmanager

@@ -103,8 +103,8 @@ class Rewriter:
         onnx.save(self.model, path)
 
 
-def choose_layers(model: onnx.ModelProto, keep_float: Sequence[str]) -> tuple[list[Layer], dict[str, int]]:
-    """Return the layers to quantise, and how many stay in float for which reason.
+def choose_layers(model: onnx.ModelProto, keep_float: Sequence[str]) -> tuple[list[Layer], dict[str, list[str]]]:
+    """Return the layers to quantise, and the modules that stay in float by reason.
 
     Raises:
         UsageError: a name in `keep_float` is no layer of the model nor a module with layers in it.
@@ -117,16 +117,16 @@ def choose_layers(model: onnx.ModelProto, keep_float: Sequence[str]) -> tuple[li
     users, outputs = find_users(model.graph), {o.name for o in model.graph.output}
     chosen: list[Layer] = []
     first = _untouched(model.graph)
-    kept = {"asked for": 0, "depthwise": 0, "first": 0, "last": 0}
+    kept: dict[str, list[str]] = {"asked for": [], "depthwise": [], "first": [], "last": []}
     for layer in layers:
         if any(_is_inside(layer.module, name) for name in keep_float):
-            kept["asked for"] += 1
+            kept["asked for"].append(layer.module)
         elif layer.depthwise:
-            kept["depthwise"] += 1
+            kept["depthwise"].append(layer.module)
         elif layer.node.input[0] in first:
-            kept["first"] += 1
+            kept["first"].append(layer.module)
         elif _is_last(layer.node.output[0], users, outputs):
-            kept["last"] += 1
+            kept["last"].append(layer.module)
         else:
             chosen.append(layer)
     return chosen, kept

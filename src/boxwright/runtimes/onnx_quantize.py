@@ -7,7 +7,8 @@ What keeps the accuracy of YOLOX-nano, each found by measuring:
 - So do the first layer, whose error goes through all others, and the layers whose outputs leave the network.
 - ONNX Runtime's 8-bit convolution has 8-bit outputs, one scale for all channels. The weights of each channel are
   divided by a factor, which is multiplied back in float, so that each channel fills the 8 bits.
-- A value below -6 is nothing after SiLU: outputs that go there are cut off at -8, which leaves finer steps.
+- A value below -8 is nothing after SiLU, one below 0 nothing after ReLU: outputs that go there are cut off, which
+  leaves finer steps.
 - What rounded weights take from a channel's mean is given back in the bias.
 """
 

@@ -25,6 +25,9 @@ from boxwright.runtimes.base import Choice, Tuning, one_by_one
 from boxwright.runtimes.calibrate import Calibration
 
 MODEL_FILE = "model.onnx"
+ENGINE_SUFFIX = ".trt.onnx"
+"""How the name of a file with a TensorRT engine ends."""
+
 MODES = {Precision.FP32: ("",), Precision.INT8: ("qlinear", "integer")}
 
 _EXTENDED = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
@@ -197,8 +200,12 @@ def _options(threads: int) -> Any:
 def _open(path: Path, options: Any) -> Any:
     if not path.is_file():
         raise CheckpointError(f"There is no model file at {str(path)!r}. Check the path.")
+    # A file with a TensorRT engine runs on the GPU alone.
+    providers = ["TensorrtExecutionProvider"] if path.name.endswith(ENGINE_SUFFIX) else ["CPUExecutionProvider"]
+    if not set(providers) <= set(onnxruntime.get_available_providers()):
+        raise CheckpointError(f"{str(path)!r} holds a TensorRT engine, which this ONNX Runtime can't run.")
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(str(path), options, providers=providers)
     except _ERRORS as error:
         raise CheckpointError(f"{str(path)!r} can't be loaded by ONNX Runtime: {_reason(error)}") from error
 

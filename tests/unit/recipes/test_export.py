@@ -11,12 +11,13 @@ from support.scenes import save_scene
 from support.toy import save_toy_onnx, toy_spec
 
 from boxwright.core.catalogue import CATALOGUE, Entry
-from boxwright.core.errors import CheckpointError, ConversionError, DataError, UsageError
+from boxwright.core.errors import CheckpointError, ConversionError, DataError, MissingDependencyError, UsageError
 from boxwright.core.spec import Spec
 from boxwright.core.types import Precision
 from boxwright.detector.weights import save_weights
 from boxwright.recipes.export import ExportConfig, export
 from boxwright.recipes.export_check import Pictures, Requests, Suppression, tried_sizes
+from boxwright.recipes.models import open_model
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 SPEC = Spec(model="yolox_nano", names=("a", "b", "c"), size_hw=(64, 64))
@@ -39,6 +40,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"calibration": Path("x")}, "Calibration images are for precision 'int8'"),
         ({"mode": "integer"}, "mode='integer' applies to format 'onnx' with precision 'int8' alone"),
         ({"precision": Precision.BF16}, "not written with precision 'bf16'. Use 32 or int8"),
+        ({"format": "tensorrt", "precision": Precision.INT8}, "precision 'int8'. Use 32 or 16"),
         ({"precision": Precision.INT8}, "needs images of your own data. Give them with --calibration"),
         ({"precision": Precision.INT8, "mode": "static"}, "Unknown mode 'static'"),
     ],
@@ -81,6 +83,18 @@ def test_a_file_that_is_wrong_or_half_is_never_left_behind(
     with pytest.raises(ConversionError, match=message):
         export(weights, tmp_path / "new" / "b.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tensorrt_engine_needs_its_provider(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CATALOGUE["exporter"], "onnx", Entry(target="support.planted_exports:write_another"))
+    with pytest.raises(MissingDependencyError, match=r"'tensorrt' needs .*CPUExecutionProvider.* pip install onnxr"):
+        export(weights, tmp_path / "mine.trt.onnx", ExportConfig(format="tensorrt"))
+    with pytest.raises(UsageError, match=r"must end in \.trt\.onnx"):
+        export(weights, tmp_path / "mine.onnx", ExportConfig(format="tensorrt"))
+    assert list(tmp_path.iterdir()) == []
+    save_toy_onnx(tmp_path / "toy.trt.onnx", spec=toy_spec())
+    with pytest.raises(CheckpointError, match="holds a TensorRT engine, which this ONNX Runtime can't run"):
+        open_model(tmp_path / "toy.trt.onnx")
 
 
 def test_pictures_come_from_a_folder_and_odd_files_are_left_out(tmp_path: Path) -> None:
