@@ -14,7 +14,7 @@ from boxwright.core.spec import Spec
 from boxwright.core.types import Precision
 from boxwright.runtimes.base import Choice, Tuning
 from boxwright.runtimes.calibrate import Calibration
-from boxwright.runtimes.onednn import fuse_program
+from boxwright.runtimes.fused import fuse_program
 from boxwright.runtimes.program import ModuleGraph, check_offer, load_program, prepare, save_program
 from boxwright.runtimes.source import Source
 
@@ -58,7 +58,7 @@ class EagerRuntime:
     def convert(self, source: Source, choice: Choice, folder: Path, calibration: Calibration | None) -> dict[str, Any]:
         """Write the exported program."""
         check_offer(choice, calibration, precisions=_PRECISIONS, modes=_MODES)
-        module, recipe = prepare(source, choice, fold=choice.mode != "plain")
+        module, recipe = prepare(source, choice, plain=choice.mode == "plain")
         return recipe | save_program(source, module, folder)
 
     def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> ModuleGraph:

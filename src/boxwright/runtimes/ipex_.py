@@ -51,7 +51,7 @@ class IpexRuntime:
                 if isinstance(part, QuantizedLayer):
                     set_module(module, name, TraceableLayer(part))
             return recipe | save_trace(source, module, folder)
-        module, recipe = prepare(source, choice)
+        module, recipe = prepare(source, choice, mixed=False)  # the extension converts every layer
         if choice.mode == "jit":
             return recipe | save_trace(source, _optimize(ipex, module, choice), folder)
         return recipe | save_program(source, module, folder)

@@ -1,7 +1,5 @@
-"""Layers put on oneDNN's kernels with the activations behind them fused in, in int8 (rounding too) and in float."""
+"""Quantised layers of a loaded program put on oneDNN's int8 kernels, activations and rounding fused into them."""
 
-import operator
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,17 +7,10 @@ import torch.ao.quantization.fx._decomposed  # registers the operators quantized
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
-from boxwright.runtimes.fold import find_pairs, set_module
+from boxwright.runtimes.fused import ACTIVATIONS, constant, conv_numbers
 
 _ATEN = torch.ops.aten
 _QUANTIZED = torch.ops.quantized_decomposed
-_ACTIVATIONS = {
-    _ATEN.silu.default: "swish",
-    _ATEN.silu_.default: "swish",
-    _ATEN.relu.default: "relu",
-    _ATEN.relu_.default: "relu",
-}
-_MODULES: dict[type[nn.Module], str] = {nn.SiLU: "swish", nn.ReLU: "relu"}
 
 
 class Int8Layer(nn.Module):
@@ -76,36 +67,6 @@ class Int8Conv(Int8Layer):
         # fmt: on
 
 
-class FusedConv(nn.Module):
-    """A convolution and its activation on one float kernel: one pass over memory, rounded once."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, activation: str, numbers: Sequence[Any]) -> None:
-        super().__init__()
-        self.weight = nn.Buffer(weight)
-        self.bias = nn.Buffer(torch.zeros(len(weight), dtype=weight.dtype) if bias is None else bias)
-        self.activation = activation
-        stride, padding, dilation, self.groups = numbers
-        self.stride, self.padding, self.dilation = list(stride), list(padding), list(dilation)
-
-    def pack(self, source: Any) -> None:
-        """Lay the weights as the kernel wants them for the images that this node of a program gives."""
-        value = source.meta.get("val")
-        if value is None:
-            return
-        shape = [n if isinstance(n, int) else 1 for n in value.shape]  # a free batch: any packing is right, 1 is usual
-        self.weight = torch.ops.mkldnn._reorder_convolution_weight(
-            self.weight, self.padding, self.stride, self.dilation, self.groups, shape
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return activation(conv(x))."""
-        # fmt: off
-        return torch.ops.mkldnn._convolution_pointwise(  # type: ignore[no-any-return]
-            x, self.weight, self.bias, self.padding, self.stride, self.dilation, self.groups, self.activation, [], "",
-        )
-        # fmt: on
-
-
 class Rounding(nn.Module):
     """Float values to uint8 steps."""
 
@@ -145,76 +106,6 @@ def lower_to_onednn(module: GraphModule) -> int:
     return count
 
 
-def can_fuse(dtype: torch.dtype) -> bool:
-    """Return whether this machine has oneDNN kernels for a float format."""
-    available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    if not (available and hasattr(torch.ops.mkldnn, "_convolution_pointwise")):
-        return False
-    return dtype != torch.bfloat16 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-def fuse_activations(module: nn.Module, example: Sequence[Tensor]) -> int:
-    """Fuse activation modules into the convolutions before them, in place; return how many.
-
-    A run of the example shows which convolution's output goes into an activation and nowhere else.
-    """
-    pairs = find_pairs(module, example, lambda first, second: _fits(first) and type(second) in _MODULES)
-    for first, second in pairs:
-        conv = module.get_submodule(first)
-        assert isinstance(conv, nn.Conv2d)
-        numbers = (conv.stride, conv.padding, conv.dilation, conv.groups)
-        bias = None if conv.bias is None else conv.bias.detach()
-        activation = _MODULES[type(module.get_submodule(second))]
-        set_module(module, first, FusedConv(conv.weight.detach(), bias, activation, numbers))
-        set_module(module, second, nn.Identity())
-    return len(pairs)
-
-
-def fuse_program(program: GraphModule) -> int:
-    """Fuse activations into the convolutions of a loaded program, in place; return how many."""
-    graph, count = program.graph, 0
-    for node in list(graph.nodes):
-        users = list(node.users)
-        if node.target is not _ATEN.conv2d.default or len(users) != 1 or users[0].target not in _ACTIVATIONS:
-            continue
-        tensors = [a for a in node.args[1:3] if a is not None]
-        if not all(isinstance(a, Node) and a.op == "get_attr" for a in tensors):
-            continue
-        weight, *rest = (_constant(program, a) for a in tensors)
-        if weight.dtype not in (torch.float32, torch.bfloat16) or not can_fuse(weight.dtype):
-            continue
-        numbers = _conv_numbers(node)
-        if any(isinstance(n, str) for n in numbers):
-            continue
-        name, last = f"fused_{count}", users[0]
-        layer = FusedConv(weight, rest[0] if rest else None, _ACTIVATIONS[last.target], numbers)
-        layer.pack(node.args[0])
-        program.add_submodule(name, layer)
-        with graph.inserting_after(last):
-            new = graph.call_module(name, (node.args[0],))
-        last.replace_all_uses_with(new)
-        graph.erase_node(last)
-        graph.erase_node(node)
-        count += 1
-    for node in graph.nodes:
-        if count and node.target is _ATEN.view.default:
-            node.target = _ATEN.reshape.default  # the kernels may give images channels last, where not every view goes
-    graph.eliminate_dead_code()
-    program.recompile()
-    return count
-
-
-def _fits(part: nn.Module) -> bool:
-    return type(part) is nn.Conv2d and part.padding_mode == "zeros" and not isinstance(part.padding, str)
-
-
-def _conv_numbers(node: Node) -> list[Any]:
-    """Return stride, padding, dilation and groups of a convolution."""
-    defaults: list[Any] = [[1, 1], [0, 0], [1, 1], 1]
-    given: list[Any] = [list(a) if isinstance(a, list | tuple) else a for a in node.args[3:]]
-    return given + defaults[len(given) :]
-
-
 def _is_quantized(node: Node) -> bool:
     x, weight = node.args[:2]
     return (
@@ -233,18 +124,18 @@ def _lower(module: GraphModule, node: Node, number: int) -> None:
     rounded, scale, zero_point = numbers[:3]
     last, activation = node, "none"
     users = list(node.users)
-    if len(users) == 1 and users[0].target in _ACTIVATIONS:
-        last, activation = users[0], _ACTIVATIONS[users[0].target]
+    if len(users) == 1 and users[0].target in ACTIVATIONS:
+        last, activation = users[0], ACTIVATIONS[users[0].target]
     roundings = [n for n in last.users if n.target is _QUANTIZED.quantize_per_tensor.default]
     steps: set[Any] = {(n.args[1], n.args[2]) for n in roundings}
     output = next(iter(steps)) if len(steps) == 1 and len(roundings) == len(last.users) else None
-    values, scales, bias = (_constant(module, n) for n in (weight.args[0], weight.args[1], node.args[2]))
+    values, scales, bias = (constant(module, n) for n in (weight.args[0], weight.args[1], node.args[2]))
     layer: Int8Layer
     if node.target is _ATEN.linear.default:
         packed = torch.ops.onednn.qlinear_prepack(values, None)
         layer = Int8Linear((scale, zero_point), packed, scales, bias, activation, output)
     else:
-        stride, padding, dilation, groups = _conv_numbers(node)
+        stride, padding, dilation, groups = conv_numbers(node)
         packed = torch.ops.onednn.qconv_prepack(
             values, scales, scale, zero_point, stride, padding, dilation, groups, None
         )
@@ -262,8 +153,3 @@ def _lower(module: GraphModule, node: Node, number: int) -> None:
     if last is not node:
         module.graph.erase_node(last)  # it may change its input in place, so nothing else would remove it
     module.graph.erase_node(node)
-
-
-def _constant(module: GraphModule, node: Any) -> Tensor:
-    value: Tensor = operator.attrgetter(node.target)(module)
-    return value.detach()

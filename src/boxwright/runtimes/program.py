@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from boxwright.core.signature import Array, Signature
 from boxwright.core.types import Precision
 from boxwright.runtimes.base import Choice, Tuning, one_by_one
 from boxwright.runtimes.calibrate import Calibration
-from boxwright.runtimes.fold import fold_batch_norms
+from boxwright.runtimes.ends import FloatLayer, find_last_layers
+from boxwright.runtimes.fold import fold_batch_norms, set_module
+from boxwright.runtimes.fused import can_fuse, fuse_activations
 from boxwright.runtimes.rounding import correct_biases
 from boxwright.runtimes.source import Source
 
@@ -67,25 +70,42 @@ def check_offer(
         )
 
 
-def prepare(source: Source, choice: Choice, *, fold: bool = True) -> tuple[nn.Module, dict[str, Any]]:
+def prepare(
+    source: Source, choice: Choice, *, plain: bool = False, fuse: bool = False, mixed: bool = True
+) -> tuple[nn.Module, dict[str, Any]]:
     """Return a copy of the source's model in the choice's number format and layout, and what was done to it.
 
-    With `fold`, batch norms go into the layers before them, and biases make up for rounded weights.
+    Args:
+        source: the model.
+        choice: what to make of it.
+        plain: change the number format and nothing else.
+        fuse: put activations into the convolutions before them (`fused.FusedConv`), where this machine can.
+        mixed: whether the last layers may stay in float32 when the others are in bf16.
     """
     module: nn.Module = source.flat()
     recipe: dict[str, Any] = {}
-    if fold:
+    dtype = torch.bfloat16 if choice.precision is Precision.BF16 else torch.float32
+    if not plain:
         recipe["folded"] = len(fold_batch_norms(module, source.example))
-        if choice.precision is Precision.BF16:
-            recipe["biases_corrected"] = correct_biases(module, source.example, torch.bfloat16)
+    if dtype is torch.bfloat16:
+        last = {}
+        if not plain:
+            recipe["biases_corrected"] = correct_biases(module, source.example, dtype)
+            names = find_last_layers(module, source.example) if mixed else []
+            last = {name: deepcopy(module.get_submodule(name)) for name in names}
+            recipe["float32"] = [name.removeprefix("model.") for name in last]
+        module.to(dtype)
+        for name, layer in last.items():
+            set_module(module, name, FloatLayer(layer))
+    if fuse and can_fuse(dtype):
+        rows = [t.to(dtype) if t.is_floating_point() else t for t in source.example]
+        recipe["fused"] = fuse_activations(module, rows)
     return settle(module, choice), recipe
 
 
 def settle(module: nn.Module, choice: Choice) -> nn.Module:
-    """Return a flat model in the choice's number format, its inputs in the choice's layout, behind the same call."""
+    """Return a flat model in the choice's number format, with inputs in its layout, behind the original's call."""
     dtype = torch.bfloat16 if choice.precision is Precision.BF16 else None
-    if dtype is not None:
-        module = module.to(dtype)
     if dtype is None and not choice.channels_last:
         return module.eval()
     return BorderModule(module, dtype=dtype, channels_last=choice.channels_last).eval()
@@ -93,9 +113,9 @@ def settle(module: nn.Module, choice: Choice) -> nn.Module:
 
 def lay_channels_last(module: nn.Module) -> None:
     """Lay the weights of image layers channels last, in place; a saved program keeps plain ones."""
-    for parameter in module.parameters():
-        if parameter.ndim == 4:
-            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.ndim == 4:
+            tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
 
 
 def export_program(source: Source, module: nn.Module) -> tuple[torch.export.ExportedProgram, int | None]:

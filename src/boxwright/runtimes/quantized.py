@@ -21,11 +21,13 @@ from boxwright.core.errors import ConversionError, UsageError, suggest
 from boxwright.core.signature import Array
 from boxwright.runtimes.base import Choice
 from boxwright.runtimes.calibrate import Calibration
+from boxwright.runtimes.ends import find_last_layers
 from boxwright.runtimes.fold import fold_batch_norms, set_module
 from boxwright.runtimes.program import settle
 from boxwright.runtimes.source import Source
 
 _PREFIX = "model."  # where a flat model keeps the user's
+_BINS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +81,8 @@ def quantize(source: Source, choice: Choice, calibration: Calibration) -> tuple[
     """Return a copy of the source's model with quantised layers, and the recipe.
 
     Depthwise convolutions keep their precision: one scale for channels of very different ranges takes most of the
-    accuracy, and they are a small part of the work. So does everything that is neither a convolution nor linear:
-    products, sums and activations are computed in float.
+    accuracy, and they are a small part of the work. So do the last layers, if there are others, and everything that is
+    neither a convolution nor linear: products, sums and activations are computed in float.
 
     Raises:
         UsageError: the calibration names modules that are not there, or wants products quantised.
@@ -91,6 +93,9 @@ def quantize(source: Source, choice: Choice, calibration: Calibration) -> tuple[
     module: nn.Module = source.flat()
     folded = fold_batch_norms(module, source.example)
     layers = find_layers(module, calibration.keep_float)
+    last = set(find_last_layers(module, source.example))
+    if set(layers) - last:
+        layers = {name: layer for name, layer in layers.items() if name not in last}
     statistics = _measure(module, layers, calibration)
     quantized = {name: QuantizedLayer(layers[name], limits) for name, (limits, _) in statistics.items()}
     if not quantized:
@@ -105,16 +110,16 @@ def quantize(source: Source, choice: Choice, calibration: Calibration) -> tuple[
         "folded": len(folded),
         "quantized": [name.removeprefix(_PREFIX) for name in quantized],
         "keep_float": list(calibration.keep_float),
-        "float": "depthwise convolutions, products, sums, activations",
-        "activations": "uint8, one scale a tensor, smallest to largest value",
+        "float": "depthwise convolutions, last layers, products, sums, activations",
+        "activations": "uint8, one scale a tensor, range with the least square error",
         "weights": "int8, one scale an output channel, bias corrected by the mean error",
         "samples": len(calibration.samples),
     }
     return settle(module, choice), recipe
 
 
-def find_layers(module: nn.Module, keep_float: Sequence[str] = ()) -> dict[str, nn.Module]:
-    """Return the layers of a flat model that may be quantised, by name.
+def find_layers(module: nn.Module, keep_float: Sequence[str] = (), *, depthwise: bool = False) -> dict[str, nn.Module]:
+    """Return the layers of a flat model that may be quantised, by name; depthwise convolutions only if asked for.
 
     Raises:
         UsageError: `keep_float` names a module that is not there.
@@ -129,17 +134,17 @@ def find_layers(module: nn.Module, keep_float: Sequence[str] = ()) -> dict[str, 
     return {
         name: part
         for name, part in module.named_modules()
-        if can_quantize(part) and not any(name == k or name.startswith(f"{k}.") for k in kept)
+        if can_quantize(part, depthwise=depthwise) and not any(name == k or name.startswith(f"{k}.") for k in kept)
     }
 
 
-def can_quantize(part: nn.Module) -> bool:
-    """Return whether int8 kernels exist for a layer and are worth it."""
+def can_quantize(part: nn.Module, *, depthwise: bool = False) -> bool:
+    """Return whether a layer is of a kind that is quantised."""
     if type(part) is nn.Linear:
         return True
     return (
         type(part) is nn.Conv2d
-        and not 1 < part.groups == part.in_channels
+        and (depthwise or not 1 < part.groups == part.in_channels)
         and part.padding_mode == "zeros"
         and not isinstance(part.padding, str)
     )
@@ -161,6 +166,33 @@ def measure_ranges(
     return found
 
 
+def clip_ranges(
+    module: nn.Module, layers: Mapping[str, nn.Module], ranges: Mapping[str, Range], samples: Sequence[Sequence[Array]]
+) -> dict[str, Range]:
+    """Return narrower ranges where cutting rare large values off costs less than the finer steps win."""
+    counts: dict[str, Tensor] = {}
+
+    def watch(name: str, x: Tensor) -> None:
+        found = torch.histc(x.float(), _BINS, ranges[name].low, max(ranges[name].high, ranges[name].low + 1e-9))
+        counts[name] = counts.get(name, torch.zeros(())) + found
+
+    with _watching({name: layers[name] for name in ranges}, watch):
+        run_samples(module, samples)
+    return {name: _clip(limits, counts[name]) for name, limits in ranges.items()}
+
+
+def _clip(limits: Range, counts: Tensor) -> Range:
+    centres = limits.low + (torch.arange(_BINS) + 0.5) / _BINS * (limits.high - limits.low)
+
+    def error(tried: Range) -> float:
+        steps = (centres / tried.scale + tried.zero_point).round().clamp(0, 255)
+        return float((counts * ((steps - tried.zero_point) * tried.scale - centres) ** 2).sum())
+
+    shares = [1 - i / 50 for i in range(36)]
+    best = min((Range(limits.low, limits.high * share) for share in shares), key=error)
+    return min((Range(best.low * share, best.high) for share in shares), key=error)
+
+
 def run_samples(module: nn.Module, samples: Sequence[Sequence[Array]]) -> None:
     """Run a flat model on each sample."""
     with torch.inference_mode():
@@ -177,7 +209,8 @@ def _measure(
     if file is not None and file.is_file():
         stored = json.loads(file.read_text(encoding="utf-8"))
         return {name: (Range(*stored[name][0]), stored[name][1]) for name in layers if name in stored}
-    ranges = measure_ranges(module, everything, calibration.samples)
+    widest = measure_ranges(module, everything, calibration.samples)
+    ranges = clip_ranges(module, everything, widest, calibration.samples)
     rounded = {name: QuantizedLayer(everything[name], limits) for name, limits in ranges.items()}
     sums: dict[str, Tensor] = {}
     counts: dict[str, int] = {}
@@ -207,7 +240,7 @@ def _cache_file(module: nn.Module, calibration: Calibration) -> Path | None:
     for name, value in module.state_dict().items():
         digest.update(name.encode())
         digest.update(value.float().contiguous().numpy().tobytes())
-    return calibration.cache / f"torch-{digest.hexdigest()[:16]}.json"
+    return calibration.cache / f"torch2-{digest.hexdigest()[:16]}.json"
 
 
 @contextmanager

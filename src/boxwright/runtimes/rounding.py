@@ -27,7 +27,7 @@ def correct_biases(module: nn.Module, example: Sequence[Tensor], dtype: torch.dt
         counts[layer] = counts.get(layer, 0) + 1
 
     layers = [part for part in module.modules() if type(part) in _LAYERS]
-    rounded = {layer: _round(layer, dtype) for layer in layers}
+    rounded = {layer: _with_weight(layer, dtype) for layer in layers}
     hooks = [layer.register_forward_hook(compare) for layer in layers]
     try:
         with torch.no_grad():
@@ -43,7 +43,9 @@ def correct_biases(module: nn.Module, example: Sequence[Tensor], dtype: torch.dt
     return len(sums)
 
 
-def _round(layer: nn.Module, dtype: torch.dtype) -> nn.Module:
-    copy = deepcopy(layer)
-    copy.weight = nn.Parameter(layer.weight.detach().to(dtype).to(layer.weight.dtype), requires_grad=False)  # type: ignore[arg-type, operator]
-    return copy
+def _with_weight(layer: nn.Module, dtype: torch.dtype) -> nn.Module:
+    assert isinstance(layer, _LAYERS)
+    rounded = deepcopy(layer)
+    weight = layer.weight.detach()
+    rounded.weight = nn.Parameter(weight.to(dtype).to(weight.dtype), requires_grad=False)
+    return rounded

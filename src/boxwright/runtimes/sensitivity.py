@@ -14,7 +14,9 @@ from boxwright.runtimes.source import Source
 
 
 def rank_layers(source: Source, samples: Sequence[Sequence[Array]]) -> list[tuple[str, float]]:
-    """Return each quantisable layer's module name and the error at the outputs if it alone is in int8, worst first.
+    """Return the module name of each layer and the error at the outputs if it alone is in int8, worst first.
+
+    The layers are the convolutions (2-d) and the linear ones.
 
     The error is `parity.distance`, its largest value over the samples. Weights have one scale an output channel,
     inputs one scale a tensor with the range that the samples show; no runtime is asked.
@@ -25,7 +27,7 @@ def rank_layers(source: Source, samples: Sequence[Sequence[Array]]) -> list[tupl
     """
     module: nn.Module = source.flat()
     fold_batch_norms(module, source.example)
-    layers = find_layers(module)
+    layers = find_layers(module, depthwise=True)  # other runtimes quantise those too
     ranges = measure_ranges(module, layers, samples)
     inputs = [tuple(torch.as_tensor(a) for a in sample) for sample in samples]
     expected = [_run(module, tensors) for tensors in inputs]

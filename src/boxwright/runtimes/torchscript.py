@@ -12,7 +12,8 @@ from boxwright.core.types import Precision
 from boxwright.runtimes.base import Choice, Tuning
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.fold import set_module
-from boxwright.runtimes.onednn import FusedConv, Int8Layer, can_fuse, fuse_activations, lower_to_onednn
+from boxwright.runtimes.fused import FusedConv
+from boxwright.runtimes.onednn import Int8Layer, lower_to_onednn
 from boxwright.runtimes.program import (
     ModuleGraph,
     check_offer,
@@ -43,12 +44,10 @@ class JitRuntime:
             assert calibration is not None
             module, recipe = quantize(source, choice, calibration)
             return recipe | save_program(source, module, folder)
-        module, recipe = prepare(source, choice)
+        module, recipe = prepare(source, choice, fuse=True)
         if choice.channels_last:
             lay_channels_last(module)
-        if can_fuse(torch.bfloat16 if choice.precision is Precision.BF16 else torch.float32):
-            recipe["fused"] = fuse_activations(module, source.example)
-            _script_kernels(module)
+        _script_kernels(module)
         return recipe | save_trace(source, module, folder)
 
     def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> ModuleGraph:

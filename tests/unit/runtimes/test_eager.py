@@ -41,7 +41,8 @@ def test_a_network_left_in_training_mode_is_run_as_for_predicting() -> None:
 def test_every_choice_stays_within_its_bound(tmp_path: Path, precision: Precision, channels_last: bool) -> None:
     source, choice = _source(), Choice(runtime="eager", precision=precision, channels_last=channels_last)
     artifact = write_artifact(source, choice, tmp_path / "art")
-    assert artifact.recipe == {"folded": 1} | ({"biases_corrected": 3} if precision is Precision.BF16 else {})
+    assert artifact.recipe["folded"] == 1
+    assert artifact.recipe.get("biases_corrected") == (3 if precision is Precision.BF16 else None)
     graph = open_graph(tmp_path / "art")
     for rows in (1, 4):
         outputs, expected = graph.run(_inputs(rows)), source.run(_inputs(rows))

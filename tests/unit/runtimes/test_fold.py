@@ -4,7 +4,7 @@ from support.networks import lively_nano
 from torch import Tensor, nn
 
 from boxwright.runtimes.fold import fold_batch_norms
-from boxwright.runtimes.onednn import fuse_activations
+from boxwright.runtimes.fused import fuse_activations
 
 
 class Net(nn.Module):

@@ -43,7 +43,7 @@ class Mixed(nn.Module):
         x = nn.functional.silu(self.first(x))
         x = nn.functional.silu(self.third(torch.relu(self.second(x)))) + self.deep(x)
         rows = x.view(batch, 8, -1).transpose(1, 2)
-        return self.last(rows), x
+        return self.last(rows) * 2, x
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +124,15 @@ def test_the_recipe_names_what_was_done(source: Source) -> None:
     assert recipe["samples"] == 2
 
 
+def test_the_last_layer_keeps_its_precision_if_there_are_others() -> None:
+    net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2)).eval()
+    samples = [(np.ones((1, 6), np.float32),)]
+    _, recipe = quantize(Source.of(net, (torch.ones(1, 6),)), INT8, Calibration(samples=samples))
+    assert recipe["quantized"] == ["0"]
+    _, recipe = quantize(Source.of(net[2:], (torch.ones(1, 6),)), INT8, Calibration(samples=samples))
+    assert recipe["quantized"] == ["2"]  # the only one
+
+
 def test_names_that_are_not_there_are_refused(source: Source) -> None:
     with pytest.raises(UsageError, match=r"the module 'secnd', which the model does not have\. Did you mean 'second'"):
         quantize(source, INT8, Calibration(samples=_samples(1), keep_float=("secnd",)))
@@ -176,7 +185,7 @@ def test_the_layer_with_one_large_weight_suffers_most() -> None:
 def test_ranking_leaves_the_model_as_it_was(source: Source) -> None:
     before = source.run(_samples(1)[0])
     names = [name for name, _ in rank_layers(source, _samples(2))]
-    assert sorted(names) == ["first", "last", "second", "third"]
+    assert sorted(names) == ["deep", "first", "last", "second", "third"]
     for have, want in zip(source.run(_samples(1)[0]), before, strict=True):
         np.testing.assert_array_equal(have, want)
 

@@ -1,0 +1,86 @@
+"""The layers whose raw outputs a model gives: the ones whose rounding nothing behind them makes good."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+# fmt: off
+_MOVES = frozenset((
+    "alias", "cat", "chunk", "clone", "contiguous", "detach", "expand", "flatten", "permute", "reshape", "select",
+    "slice", "split", "split_with_sizes", "squeeze", "stack", "t", "transpose", "unbind", "unsqueeze", "view",
+    "_reshape_alias", "_to_copy", "_unsafe_view",
+))
+# fmt: on
+"""Operators that move values and leave them as they are."""
+
+
+class FloatLayer(nn.Module):
+    """A layer that computes in float32, whatever comes in."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the layer's output in float32."""
+        out: Tensor = self.layer(x.float())
+        return out
+
+
+def find_last_layers(module: nn.Module, example: Sequence[Tensor]) -> list[str]:
+    """Return the names of the layers whose outputs come out of the model, at most moved about.
+
+    Scores that are rounded tie with each other and boxes jump; these layers are small, and worth more precision.
+
+    Example:
+        >>> net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2), nn.Flatten())
+        >>> find_last_layers(net, [torch.zeros(1, 4)])
+        ['2']
+    """
+    names = {part: name for name, part in module.named_modules() if type(part) in _LAYERS}
+    moves = _Moves()
+
+    def after(layer: nn.Module, _args: tuple[Any, ...], output: Tensor) -> None:
+        moves.start(names[layer], output)
+
+    hooks = [layer.register_forward_hook(after) for layer in names]
+    try:
+        with torch.inference_mode(), moves:
+            outputs = tree_leaves(module(*example))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    found = {name for t in outputs if isinstance(t, Tensor) for name in moves.origins(t)}
+    return [name for name in names.values() if name in found]
+
+
+class _Moves(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's base has no types
+    """Follows tensors through operators that move values."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._known: dict[int, tuple[Tensor, frozenset[str]]] = {}  # kept, so that no other tensor gets the id
+
+    def start(self, name: str, tensor: Tensor) -> None:
+        self._known[id(tensor)] = (tensor, frozenset((name,)))
+
+    def origins(self, tensor: Tensor) -> frozenset[str]:
+        return self._known[id(tensor)][1] if id(tensor) in self._known else frozenset()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = [t for t in tree_leaves((args, kwargs or {})) if isinstance(t, Tensor)]
+        result = func(*args, **(kwargs or {}))
+        moved = func.overloadpacket.__name__ in _MOVES
+        origins = frozenset(name for t in given for name in self.origins(t)) if moved else frozenset[str]()
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                # Also what was changed in place is no longer what the layer gave.
+                self._known[id(tensor)] = (tensor, origins)
+        return result
