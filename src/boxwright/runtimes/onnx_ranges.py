@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from boxwright.runtimes.calibrate import Calibration
 Floats = NDArray[np.float64]
 _BINS = 1024
 _VALUES = 1 << 16  # of one tensor and sample that go into the histogram
+_SHIFT_SAMPLES = 24
 _SHARES = np.linspace(1.0, 0.15, 24)
 
 
@@ -26,16 +28,25 @@ class Statistics:
     """What was seen of one tensor.
 
     Attributes:
-        counts: a histogram of all values, from the least to the greatest.
         lows: the least value of each channel (axis 1).
         highs: the greatest value of each channel.
         means: the mean of each channel.
+        shifts: how much the mean of each channel moves when its values are put on the best grid.
+        scale: of that grid.
+        zero: of that grid.
     """
 
-    counts: Floats
     lows: Floats
     highs: Floats
     means: Floats
+    shifts: Floats
+    scale: Floats
+    zero: Floats
+
+    @property
+    def grid(self) -> "Grid":
+        """The 8-bit steps with the least square error."""
+        return Grid(scale=float(self.scale), zero=int(self.zero))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +68,7 @@ class Grid:
         scale = (high - low) / 255 or 1.0
         return cls(scale=scale, zero=round(-low / scale))
 
-    def apply(self, values: Floats) -> Floats:
+    def apply(self, values: Array) -> Array:
         """Return the values as the steps give them back."""
         levels = np.clip(np.rint(values / self.scale) + self.zero, 0, 255)
         return np.asarray((levels - self.zero) * self.scale)
@@ -80,16 +91,15 @@ def measure(model: onnx.ModelProto, tensors: Iterable[str], calibration: Calibra
     return result
 
 
-def best_grid(seen: Statistics) -> Grid:
-    """Return the steps with the least mean square error.
+def best_grid(counts: Floats, low: float, high: float) -> Grid:
+    """Return the steps with the least mean square error for a histogram of values from `low` to `high`.
 
     Rare extremes are cut off where finer steps for all other values are worth more.
     """
-    low, high = float(seen.lows.min()), float(seen.highs.max())
-    step = (high - low) / len(seen.counts)
-    kept = seen.counts > 0
-    values: Floats = (low + step * (np.arange(len(seen.counts), dtype=np.float64) + 0.5))[kept]
-    weights = seen.counts[kept]
+    kept = counts > 0
+    step = (high - low) / len(counts)
+    values: Floats = (low + step * (np.arange(len(counts), dtype=np.float64) + 0.5))[kept]
+    weights = counts[kept]
 
     def error(grid: Grid) -> float:
         return float(np.sum(weights * (grid.apply(values) - values) ** 2))
@@ -99,18 +109,18 @@ def best_grid(seen: Statistics) -> Grid:
 
 
 def channel_grids(lows: Floats, highs: Floats) -> tuple[Floats, int]:
-    """Return a scale for each channel and the one zero they share, so that every channel's range is covered."""
+    """Return a scale for each channel and the one zero they share, so that every channel's range is covered.
+
+    The scales are as fine as that allows, by their geometric mean.
+    """
     lows, highs = np.minimum(lows, 0), np.maximum(highs, 0)
-    best: tuple[float, Floats, int] | None = None
-    for zero in range(256):
-        if (zero == 0 and lows.min() < 0) or (zero == 255 and highs.max() > 0):
-            continue
-        scales = np.maximum(np.maximum(-lows / max(zero, 1), highs / max(255 - zero, 1)), 1e-6)
-        cost = float(np.sum(scales**2))
-        if best is None or cost < best[0]:
-            best = (cost, scales, zero)
-    assert best is not None
-    return best[1], best[2]
+    choices = range(1 if lows.min() < 0 else 0, 255 if highs.max() > 0 else 256)
+
+    def scales(zero: int) -> Floats:
+        return np.maximum(np.maximum(-lows / max(zero, 1), highs / max(255 - zero, 1)), 1e-6)
+
+    best = min(choices, key=lambda zero: float(np.log(scales(zero)).sum()))
+    return scales(best), best
 
 
 def _measure(model: onnx.ModelProto, names: Sequence[str], calibration: Calibration) -> dict[str, Statistics]:
@@ -118,36 +128,49 @@ def _measure(model: onnx.ModelProto, names: Sequence[str], calibration: Calibrat
     lows: list[Any] = [np.inf] * len(names)
     highs: list[Any] = [-np.inf] * len(names)
     means: list[Any] = [0.0] * len(names)
-    for arrays in _run(session, names, calibration):
+    for arrays in _run(session, names, calibration.samples):
         for i, array in enumerate(arrays):
             others = tuple(axis for axis in range(array.ndim) if axis != 1)
             lows[i] = np.minimum(lows[i], array.min(axis=others))
             highs[i] = np.maximum(highs[i], array.max(axis=others))
-            means[i] = means[i] + array.mean(axis=others, dtype=np.float64) / len(calibration.samples)
+            means[i] = means[i] + _channel_mean(array) / len(calibration.samples)
+    # Bins of the right width need the extremes first, and the shifts need the grids.
     counts = np.zeros((len(names), _BINS))
-    for arrays in _run(session, names, calibration):  # again: bins of the right width need the extremes first
+    for arrays in _run(session, names, calibration.samples):
         for i, array in enumerate(arrays):
             values = array.reshape(-1)
             values = values[:: max(1, len(values) // _VALUES)]
             low, high = lows[i].min(), highs[i].max()
             bins = np.minimum((values - low) * (_BINS / ((high - low) or 1.0)), _BINS - 1)
             counts[i] += np.bincount(bins.astype(np.int64), minlength=_BINS)
+    grids = [best_grid(counts[i], float(lows[i].min()), float(highs[i].max())) for i in range(len(names))]
+    few = min(_SHIFT_SAMPLES, len(calibration.samples))
+    shifts: list[Any] = [0.0] * len(names)
+    for arrays in _run(session, names, islice(calibration.samples, few)):
+        for i, array in enumerate(arrays):
+            shifts[i] = shifts[i] + _channel_mean(grids[i].apply(array) - array) / few
     return {
         name: Statistics(
-            counts=counts[i],
             lows=np.atleast_1d(np.asarray(lows[i], np.float64)),
             highs=np.atleast_1d(np.asarray(highs[i], np.float64)),
             means=np.atleast_1d(means[i]),
+            shifts=np.atleast_1d(shifts[i]),
+            scale=np.asarray(grids[i].scale),
+            zero=np.asarray(float(grids[i].zero)),
         )
         for i, name in enumerate(names)
     }
 
 
-def _run(session: Any, names: Sequence[str], calibration: Calibration) -> Iterator[list[Array]]:
+def _channel_mean(array: Array) -> Floats:
+    return np.asarray(array.mean(axis=tuple(a for a in range(array.ndim) if a != 1), dtype=np.float64))
+
+
+def _run(session: Any, names: Sequence[str], samples: Iterable[tuple[Array, ...]]) -> Iterator[list[Array]]:
     """Yield the values of the tensors for each sample."""
     inputs = [i.name for i in session.get_inputs()]
     inner = [name for name in names if name not in inputs]
-    for sample in calibration.samples:
+    for sample in samples:
         feeds = dict(zip(inputs, sample, strict=True))
         values = feeds | dict(zip(inner, session.run(inner, feeds) if inner else [], strict=True))
         yield [values[name] for name in names]

@@ -20,7 +20,7 @@ from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.export import export_onnx
 from boxwright.runtimes.onnx_layers import choose_layers
 from boxwright.runtimes.onnx_quantize import quantize_dynamic, quantize_static
-from boxwright.runtimes.onnx_ranges import Grid, Statistics, best_grid, channel_grids
+from boxwright.runtimes.onnx_ranges import Grid, best_grid, channel_grids
 from boxwright.runtimes.onnxruntime_ import OnnxGraph, optimise_file
 from boxwright.runtimes.parity import distance
 from boxwright.runtimes.source import Source
@@ -159,14 +159,26 @@ def test_a_layer_that_is_not_there_can_not_be_kept(fused: Path, calibration: Cal
 
 
 def test_every_channel_fills_the_eight_bits(
-    fused: Path, source: Source, calibration: Calibration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    calibration: Calibration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quantize_static(fused, tmp_path / "q.onnx", calibration)
+    torch.manual_seed(0)
+    middle, last = Block(8, 16), nn.Conv2d(16, 16, 1, groups=16)
+    with torch.no_grad():  # channels of very different size, all of them needed
+        sizes = torch.logspace(-1, 1, 16).view(-1, 1, 1, 1)
+        middle.conv.weight *= sizes
+        last.weight /= sizes
+    source = Source.of(nn.Sequential(Block(3, 8), middle, last).eval(), (torch.zeros(1, 3, 16, 16),))
+    export_onnx(source, tmp_path / "a.onnx")
+    quantize_static(tmp_path / "a.onnx", tmp_path / "q.onnx", calibration)
     apart = _far(tmp_path / "q.onnx", source)
-    one = lambda lows, highs: (np.full_like(lows, channel_grids(lows, highs)[0].max()), channel_grids(lows, highs)[1])  # noqa: E731
-    monkeypatch.setattr(onnx_quantize, "channel_grids", one)
-    quantize_static(fused, tmp_path / "q.onnx", calibration)
-    assert apart < _far(tmp_path / "q.onnx", source)
+
+    def one_for_all(lows: Any, highs: Any) -> tuple[Any, int]:
+        scales, zero = channel_grids(lows, highs)
+        return np.full_like(scales, scales.max()), zero
+
+    monkeypatch.setattr(onnx_quantize, "channel_grids", one_for_all)
+    quantize_static(tmp_path / "a.onnx", tmp_path / "q.onnx", calibration)
+    assert apart < 0.5 * _far(tmp_path / "q.onnx", source)
 
 
 def test_weights_have_seven_bits_where_sums_would_overflow(
@@ -203,7 +215,7 @@ def test_measured_ranges_are_kept_for_the_next_conversion(fused: Path, tmp_path:
     quantize_static(fused, tmp_path / "a.onnx", calibration)
     first, samples.reads = samples.reads, 0
     quantize_static(fused, tmp_path / "b.onnx", replace(calibration, keep_float=("point",)))
-    assert (first, samples.reads) == (3 * 4, 4), "the second time they are read for the fingerprint alone"
+    assert (first, samples.reads) == (4 * 4, 4), "the second time they are read for the fingerprint alone"
     assert len(list((tmp_path / "cache").iterdir())) == 1
     quantize_static(fused, tmp_path / "c.onnx", calibration)
     assert (tmp_path / "c.onnx").read_bytes() == (tmp_path / "a.onnx").read_bytes()
@@ -227,24 +239,19 @@ def test_an_artifact_holds_the_recipe_and_follows_the_batch(
     assert distance(graph.run([images]), source.run([images])) < 0.05
 
 
-def _statistics(values: list[float], counts: list[float]) -> Statistics:
-    low, high = np.array([min(values)]), np.array([max(values)])
-    return Statistics(counts=np.array(counts), lows=low, highs=high, means=np.zeros(1))
-
-
 def test_a_rare_extreme_is_cut_off_and_a_common_one_is_not() -> None:
     counts = np.zeros(1000)
     counts[:100] = 1e6
     counts[-1] = 1
-    assert (255 * best_grid(_statistics([0, 100], list(counts))).scale) < 50
+    assert 255 * best_grid(counts, 0, 100).scale < 50
     counts[-1] = 1e6
-    assert best_grid(_statistics([0, 100], list(counts))).scale == pytest.approx(100 / 255)
+    assert best_grid(counts, 0, 100).scale == pytest.approx(100 / 255)
 
 
 def test_pixels_keep_their_own_steps() -> None:
     counts = np.zeros(1024)
     counts[np.round(np.arange(256) * 1023 / 255).astype(int)] = 10
-    assert best_grid(_statistics([0, 255], list(counts))) == Grid(scale=1.0, zero=0)
+    assert best_grid(counts, 0, 255) == Grid(scale=1.0, zero=0)
 
 
 def test_channel_grids_cover_every_channel_with_one_zero() -> None:
