@@ -179,7 +179,8 @@ def export(model: str | Path, out: Path | None = None, config: ExportConfig | No
             recipe |= catalogue.load("exporter", "tensorrt")(scratch / "plain.onnx", draft, half=half)
         else:
             choice = Choice(runtime=FORMATS[config.format], precision=config.precision)
-            artifact = write_artifact(source, choice, draft, spec=spec, calibration=calibration)
+            golden = [pictures.inputs(0, config.batch or 1, spec)]
+            artifact = write_artifact(source, choice, draft, spec=spec, calibration=calibration, golden=golden)
             recipe = dict(artifact.recipe)
         checks = compare(draft, source, specs, pictures, config.batch)
         bound = BOUNDS[config.precision]
