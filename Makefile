@@ -4,11 +4,12 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: help setup demo test test-cuda check unit test-ipex fmt bench docs clean
+.PHONY: help setup demo test test-engines test-cuda check unit test-ipex fmt bench docs clean
 
 help:
 	@echo "make demo    the whole job on made-up scenes, no data and no network needed"
 	@echo "make test    lint, types, contracts and all tests"
+	@echo "make test-engines  the tests on real Ray and Spark clusters"
 	@echo "make test-cuda  the tests that need a GPU"
 	@echo "make setup   the virtual environment alone (the others do it when it is missing)"
 	@echo "make check   lint, types and contracts only"
@@ -41,7 +42,11 @@ check: setup
 # Two test processes with one computing thread each: threads of two processes on the same cores wait for each other.
 # Tests that share a cluster stay in one of them (loadgroup).
 unit: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not engines"
+
+# Real clusters on this machine: Ray with several nodes, Spark with a master and two workers (Java 17 is needed).
+test-engines: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m engines
 
 # Intel's extension ends the interpreter on any other torch than its own.
 test-ipex:
