@@ -4,11 +4,12 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: help setup demo test test-engines test-cuda check unit test-ipex fmt bench docs clean
+.PHONY: help setup demo test test-long test-engines test-cuda check unit test-ipex fmt bench docs clean
 
 help:
 	@echo "make demo    the whole job on made-up scenes, no data and no network needed"
 	@echo "make test    lint, types, contracts and all tests"
+	@echo "make test-long  conversions, the simulated Gaudi card, whole searches: what takes many minutes"
 	@echo "make test-engines  the tests on real Ray and Spark clusters"
 	@echo "make test-cuda  the tests that need a GPU"
 	@echo "make setup   the virtual environment alone (the others do it when it is missing)"
@@ -42,7 +43,11 @@ check: setup
 # Two test processes with one computing thread each: threads of two processes on the same cores wait for each other.
 # Tests that share a cluster stay in one of them (loadgroup).
 unit: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not engines"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not engines and not long"
+
+# Conversions by every runtime, the simulated Gaudi card, whole searches and examples.
+test-long: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m long
 
 # Real clusters on this machine: Ray with several nodes, Spark with a master and two workers (Java 17 is needed).
 test-engines: setup
