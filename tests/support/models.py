@@ -51,7 +51,7 @@ class TinyDetector(nn.Module):
         super().__init__()
         self.stem = nn.Sequential(ConvBlock(3, 8, 3, stride=4), ConvBlock(8, 8, 3, stride=2))
         self.deeper = nn.ModuleList(ConvBlock(8, 8, 3, stride=2) for _ in range(2))
-        self.head = DecoupledHead(classes, (8, 8, 8), 8, act="silu", depthwise=True)
+        self.head = DecoupledHead(classes, (8, 8, 8), 8, act="silu", depthwise=False)
 
     def forward(self, images: Tensor) -> RawOutputs:
         levels = [self.stem(images / 64 - 2)]
