@@ -25,6 +25,8 @@ _SETTINGS = {
     "freezing": True,
     # The number of threads is that of the call, not that of the conversion.
     "cpp.dynamic_threads": True,
+    # Precompiled headers are kept outside the cache that goes away, and for one model they save nothing.
+    "aot_inductor.precompile_headers": False,
     # No pool of compiling processes that stays behind.
     "compile_threads": 1,
 }
