@@ -21,7 +21,7 @@ def build_engine(path: Path, target: Path, *, half: bool) -> dict[str, Any]:
     if PROVIDER not in have:
         raise MissingDependencyError(
             f"Format 'tensorrt' needs ONNX Runtime with its TensorRT provider; this one has {', '.join(have)}. "
-            "On a machine with CUDA run: pip install onnxruntime-gpu tensorrt"
+            "On a machine with an NVIDIA GPU run: pip install onnxruntime-gpu tensorrt"
         )
     settings = {
         "trt_dump_ep_context_model": True,
