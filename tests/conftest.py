@@ -1,5 +1,8 @@
 """Settings for every test."""
 
+import logging
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import settings
 
@@ -26,3 +29,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.engines)
         elif any(name in item.nodeid for name in LONG):
             item.add_marker(pytest.mark.long)
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """Put our logger back as it was: the command line sets it up for the whole process."""
+    logger = logging.getLogger("boxwright")
+    before = (list(logger.handlers), logger.level, logger.propagate, logger.disabled)
+    yield
+    logger.handlers[:], level, logger.propagate, logger.disabled = before
+    logger.setLevel(level)
