@@ -45,7 +45,7 @@ def test_what_the_user_has_set_is_left_and_said() -> None:
 
 
 def faults_of_a_large_buffer(world: object) -> tuple[bool, int]:
-    """Return whether this process keeps memory, and how many page faults ten uses of 32 MiB cost after the first."""
+    """Return whether this process keeps memory, and how many page faults twenty uses of 32 MiB cost after the first."""
     import resource
 
     import torch
@@ -55,7 +55,7 @@ def faults_of_a_large_buffer(world: object) -> tuple[bool, int]:
 
     use()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(10):
+    for _ in range(20):
         use()
     return read_allocator().keeps, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
@@ -68,7 +68,8 @@ def test_a_worker_with_the_variables_keeps_its_pages() -> None:
     assert keeps
     gives, more_faults = launcher.run(faults_of_a_large_buffer, [WorkerSpec(env=plain)])
     assert not gives
-    assert faults < 100 < more_faults
+    # Not zero: a kernel that takes back idle pages costs a few.
+    assert faults < more_faults / 10
 
 
 def test_the_sentence_names_what_processes_are_given() -> None:
