@@ -40,15 +40,10 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# Tests that train and start processes in the test's own process: in fresh ones, because test processes that had run
-# all the others before died there (the cause is not found; alone they pass).
-APART = tests/integration/test_training.py src/boxwright/launchers
-
 # Two test processes with one computing thread each: threads of two processes on the same cores wait for each other.
 # Tests that share a cluster stay in one of them (loadgroup).
 unit: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not engines and not long" $(APART:%=--ignore=%)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not engines and not long" $(APART)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not engines and not long"
 
 # Conversions by every runtime, the simulated Gaudi card, whole searches and examples.
 test-long: setup

@@ -13,6 +13,7 @@ from boxwright.core import catalogue
 from boxwright.core.affinity import unbound
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import CheckpointError, UsageError
+from boxwright.core.signal_stack import kept_signal_stack
 from boxwright.core.signature import Array, Signature
 from boxwright.core.types import Precision
 from boxwright.runtimes.base import Choice, Tuning
@@ -46,11 +47,12 @@ class OpenvinoRuntime:
         _check(choice)
         if choice.precision is Precision.INT8 and calibration is None:
             raise UsageError("int8 needs calibration samples. Give images of your own data (--calibration PATH).")
-        model, way = catalogue.load("exporter", "openvino")(source)
-        recipe: dict[str, Any] = {"read": way, "inference": _inference_type(choice)}
-        if choice.precision is Precision.INT8:
-            model, more = catalogue.load("quantizer", "openvino_nncf")(model, source, calibration)
-            recipe |= more
+        with kept_signal_stack():  # both compile, see _Form
+            model, way = catalogue.load("exporter", "openvino")(source)
+            recipe: dict[str, Any] = {"read": way, "inference": _inference_type(choice)}
+            if choice.precision is Precision.INT8:
+                model, more = catalogue.load("quantizer", "openvino_nncf")(model, source, calibration)
+                recipe |= more
         half = choice.precision is Precision.FP16
         recipe["weights"] = "f16" if half else "f32" if choice.precision is not Precision.INT8 else "i8"
         if _wanted_type(choice) != recipe["inference"]:
@@ -128,7 +130,8 @@ class OpenvinoGraph:
     def close(self) -> None:
         """Let go of the compiled forms and their threads."""
         self._model = None
-        self._forms.clear()
+        with kept_signal_stack():
+            self._forms.clear()
 
     def _form(self, inputs: Sequence[Array]) -> "_Form":
         shapes = tuple(a.shape for a in inputs)
@@ -150,7 +153,9 @@ class _Form:
             if shapes:
                 model = model.clone()
                 model.reshape({port: list(shape) for port, shape in zip(model.inputs, shapes, strict=True)})
-            with unbound():  # OpenVINO's threads have the mask of the one that starts them
+            # OpenVINO's threads have the mask of the one that starts them; compiling leaves a signal stack behind that
+            # is freed with the compiled model.
+            with unbound(), kept_signal_stack():
                 self._compiled: Any = openvino.Core().compile_model(model, "CPU", settings)
         except RuntimeError as error:
             raise CheckpointError(f"OpenVINO can't compile the model: {_reason(error)}") from error

@@ -13,6 +13,7 @@ from support.networks import lively_nano
 from torch import Tensor, nn
 
 from boxwright.core.errors import CheckpointError, ConversionError, UsageError
+from boxwright.core.signal_stack import read_signal_stack
 from boxwright.core.types import Precision
 from boxwright.runtimes.artifact import open_graph, write_artifact
 from boxwright.runtimes.base import Choice, Graph, Tuning
@@ -302,3 +303,16 @@ def test_threads_bound_for_torch_do_not_leave_openvino_on_one_core(small: Source
     threads, kept = done.stdout.split()
     assert int(threads) > 1
     assert kept == "True"
+
+
+def test_signals_are_safe_after_models_have_come_and_gone(small: Source, tmp_path: Path) -> None:
+    # OpenVINO's compiled models leave a signal stack behind and free it: the next Ctrl-C was a segmentation fault.
+    before = read_signal_stack()
+    write_artifact(small, Choice(runtime="openvino"), tmp_path / "out")
+    graphs = [open_graph(tmp_path / "out", Tuning(threads=1)) for _ in range(3)]
+    for count, graph in enumerate(graphs, 1):
+        graph.run([_images(count) / 255])
+        assert read_signal_stack() == before
+    for graph in graphs:
+        graph.close()
+        assert read_signal_stack() == before
