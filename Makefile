@@ -41,17 +41,18 @@ check: setup
 	$(BIN)/lint-imports --no-cache
 
 # Two test processes with one computing thread each: threads of two processes on the same cores wait for each other.
-# Tests that share a cluster stay in one of them (loadgroup).
+# Tests that share a cluster stay in one of them (loadgroup). A test process that dies ends the run: the others would
+# wait for it.
 unit: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not engines and not long"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --max-worker-restart 0 -m "not engines and not long"
 
 # Conversions by every runtime, the simulated Gaudi card, whole searches and examples.
 test-long: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m long
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --max-worker-restart 0 -m long
 
 # Real clusters on this machine: Ray with several nodes, Spark with a master and two workers (Java 17 is needed).
 test-engines: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m engines
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --max-worker-restart 0 -m engines
 
 # Intel's extension ends the interpreter on any other torch than its own.
 test-ipex:
