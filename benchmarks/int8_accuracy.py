@@ -1,8 +1,9 @@
 """python benchmarks/int8_accuracy.py [--weights yolox_nano.pth] [--data coco_val300] [--calibration images/]
 
-What each precision costs a detector in AP, on converted artifacts: OpenVINO in fp32, bf16 and int8, and int8 with the
-most sensitive layers left in float. Calibration images must be others than those that are scored. Without arguments it
-looks for the official nano and its images in the folder BOXWRIGHT_TEST_DATA (default: `shared` beside the checkout).
+What each precision costs a detector in AP, on converted artifacts: OpenVINO in fp32, bf16 and int8 (by our ranges, and by
+NNCF), and int8 with the most sensitive layers left in float. Calibration images must be others than those that are
+scored. Without arguments it looks for the official nano and its images in the folder BOXWRIGHT_TEST_DATA (default:
+`shared` beside the checkout).
 """
 
 import argparse
@@ -27,6 +28,8 @@ from boxwright.recipes.predict import Predictor
 from boxwright.runtimes.artifact import open_artifact, write_artifact
 from boxwright.runtimes.base import Choice
 from boxwright.runtimes.calibrate import Calibration
+from boxwright.runtimes.fold import fold_batch_norms
+from boxwright.runtimes.quantized import PREFIX, measure_layers
 from boxwright.runtimes.sensitivity import rank_layers
 from boxwright.runtimes.source import Source
 from boxwright.vision.letterbox import letterbox, to_input
@@ -41,6 +44,14 @@ def read_samples(folder: Path, count: int, spec: Spec) -> list[tuple[Array, ...]
         letterbox(read_image(path), spec.size_hw, boxed[0])
         samples.append((np.ascontiguousarray(to_input(boxed, spec.preprocessing)),))
     return samples
+
+
+def find_ranking(source: Source, samples: Sequence[tuple[Array, ...]]) -> list[str]:
+    """Return the layers that int8 is for, the one that suffers most first."""
+    module = source.flat()
+    fold_batch_norms(module, source.example)
+    quantized = {name.removeprefix(PREFIX) for name in measure_layers(module, source, Calibration(samples=samples[:3]))}
+    return [name for name, _ in rank_layers(source, samples[:3]) if name in quantized]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -60,14 +71,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     model, spec = read_checkpoint(options.weights, ModelOptions())
     source = Source.of(model, (torch.zeros(1, 3, *spec.size_hw),))
     samples = read_samples(options.calibration, options.samples, spec)
-    ranking = [name for name, _ in rank_layers(source, samples[:3])] if options.keep else []
+    ranking = find_ranking(source, samples) if options.keep else []
     rows: list[tuple[str, Choice, tuple[str, ...]]] = []
     if not options.quick:
         floats = (Precision.FP32, Precision.BF16, Precision.FP16)
         rows += [(f"openvino {p}", Choice(runtime="openvino", precision=p), ()) for p in floats]
     int8 = Choice(runtime="openvino", precision=Precision.INT8)
     mixture = Choice(runtime="openvino", precision=Precision.INT8, mode="bf16")
-    rows += [("openvino int8", int8, ()), ("openvino int8, the rest in bf16", mixture, ())]
+    nncf = Choice(runtime="openvino", precision=Precision.INT8, mode="nncf")
+    rows += [
+        ("openvino int8", int8, ()),
+        ("openvino int8, the rest in bf16", mixture, ()),
+        ("openvino int8, NNCF", nncf, ()),
+    ]
     for count in options.keep:
         rows.append((f"openvino int8, {count} layers in float", int8, tuple(ranking[:count])))
     if options.keep_names:

@@ -138,8 +138,11 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
         ),
     },
     "quantizer": {
+        "openvino": Entry(
+            target="boxwright.runtimes.openvino_quantize:quantize", packages=("torch", "openvino"), extra="quantize"
+        ),
         "openvino_nncf": Entry(
-            target="boxwright.runtimes.openvino_quantize:quantize",
+            target="boxwright.runtimes.openvino_nncf:quantize",
             packages=("torch", "openvino", "nncf"),
             extra="quantize",
         ),

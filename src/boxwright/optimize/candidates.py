@@ -76,6 +76,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "openvino_fp16": _method("openvino", "fp16"),
         "openvino_int8": _method("openvino", "int8"),
         "openvino_int8_bf16": _method("openvino", "int8", mode="bf16"),
+        "openvino_int8_nncf": _method("openvino", "int8", mode="nncf", usual=False),
         "onnxruntime_fp32": _method("onnxruntime", "fp32"),
         "onnxruntime_int8_qlinear": _method("onnxruntime", "int8", mode="qlinear"),
         "onnxruntime_int8_integer": _method("onnxruntime", "int8", mode="integer"),

@@ -190,7 +190,8 @@ class _Study:
 
         if loss(first) <= budget:
             return first
-        ranked = self._rank()
+        quantized = first.recipe.get("quantized")  # the runtimes leave some layers in float anyway
+        ranked = [name for name in self._rank() if quantized is None or name in quantized]
         if not ranked:
             return first
         found = put_back(

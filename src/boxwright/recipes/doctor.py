@@ -26,7 +26,6 @@ _MORE_PACKAGES: dict[str, tuple[str, ...]] = {
     "train": ("lightning",),
     "export": ("onnx", "onnxscript"),
     "openvino": ("openvino",),
-    "optimize": ("torchao",),
     "serve": ("fastapi", "uvicorn", "python_multipart"),
     "ray": ("ray",),
     "spark": ("pyspark", "pyarrow"),

@@ -1,4 +1,7 @@
-"""The layers whose raw outputs a model gives: the ones whose rounding nothing behind them makes good."""
+"""The first and last layers of a model.
+
+Rounding in the first ones goes through all others; rounding in the last ones is not made good by anything behind them.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
 
 _LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 # fmt: off
@@ -42,21 +46,51 @@ def find_last_layers(module: nn.Module, example: Sequence[Tensor]) -> list[str]:
         >>> find_last_layers(net, [torch.zeros(1, 4)])
         ['2']
     """
-    names = {part: name for name, part in module.named_modules() if type(part) in _LAYERS}
+    names = _layers(module)
     moves = _Moves()
 
     def after(layer: nn.Module, _args: tuple[Any, ...], output: Tensor) -> None:
         moves.start(names[layer], output)
 
-    hooks = [layer.register_forward_hook(after) for layer in names]
+    outputs = tree_leaves(_run(module, example, moves, [layer.register_forward_hook(after) for layer in names]))
+    found = {name for t in outputs if isinstance(t, Tensor) for name in moves.origins(t)}
+    return [name for name in names.values() if name in found]
+
+
+def find_first_layers(module: nn.Module, example: Sequence[Tensor]) -> list[str]:
+    """Return the names of the layers that read the model's inputs, at most moved about.
+
+    Example:
+        >>> net = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+        >>> find_first_layers(net, [torch.zeros(1, 2, 2)])
+        ['1']
+    """
+    names = _layers(module)
+    moves = _Moves()
+    example = [t.detach() for t in example]  # tensors of their own, so that they can be told apart
+    for tensor in example:
+        moves.start("input", tensor)
+    found: set[str] = set()
+
+    def before(layer: nn.Module, args: tuple[Any, ...]) -> None:
+        if moves.origins(args[0]):
+            found.add(names[layer])
+
+    _run(module, example, moves, [layer.register_forward_pre_hook(before) for layer in names])
+    return [name for name in names.values() if name in found]
+
+
+def _layers(module: nn.Module) -> dict[nn.Module, str]:
+    return {part: name for name, part in module.named_modules() if type(part) in _LAYERS}
+
+
+def _run(module: nn.Module, example: Sequence[Tensor], moves: "_Moves", hooks: Sequence[RemovableHandle]) -> Any:
     try:
         with torch.inference_mode(), moves:
-            outputs = tree_leaves(module(*example))
+            return module(*example)
     finally:
         for hook in hooks:
             hook.remove()
-    found = {name for t in outputs if isinstance(t, Tensor) for name in moves.origins(t)}
-    return [name for name in names.values() if name in found]
 
 
 class _Moves(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's base has no types

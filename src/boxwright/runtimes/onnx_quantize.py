@@ -61,7 +61,7 @@ def quantize_static(path: Path, target: Path, calibration: Calibration) -> dict[
     out.save(target)
     return {
         "mode": "static",
-        "layers": len(layers),
+        "quantized": [layer.module for layer in layers],
         "weights": f"{bits} bits, a scale for each channel",
         "inputs": "8 bits, least square error",
         "outputs": "8 bits, a scale for each channel, cut off where SiLU or ReLU begin",
@@ -97,7 +97,7 @@ def quantize_dynamic(path: Path, target: Path, calibration: Calibration | None) 
     out.save(target)
     return {
         "mode": "dynamic",
-        "layers": len(layers),
+        "quantized": [layer.module for layer in layers],
         "weights": f"{bits} bits, a scale for each channel",
         "inputs": "8 bits, measured at every run over the whole batch" + (", rare extremes cut off" if seen else ""),
         "float": kept,

@@ -136,7 +136,8 @@ class OnnxRuntime:
                 fused, quantised = Path(scratch) / "fused.onnx", Path(scratch) / "quantised.onnx"
                 optimise_file(exported, fused, keep_activations=True)
                 quantize = catalogue.load("quantizer", f"onnx_{choice.mode}")
-                recipe["quantisation"] = quantize(fused, quantised, calibration)
+                how = quantize(fused, quantised, calibration)
+                recipe |= {"quantized": how.pop("quantized"), "quantisation": how}
                 exported = quantised
             optimise_file(exported, folder / MODEL_FILE)
         return recipe | {"optimised": "extended", "onnxruntime": onnxruntime.__version__}

@@ -30,7 +30,7 @@ _PRECISIONS = (Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8)
 
 
 class OpenvinoRuntime:
-    """Converts with OpenVINO's own reader of torch models (no ONNX in between), and quantises with NNCF."""
+    """Converts with OpenVINO's own reader of torch models (no ONNX in between), and quantises it."""
 
     name = "openvino"
 
@@ -38,10 +38,11 @@ class OpenvinoRuntime:
         """Write `model.xml` and `model.bin`; return how it was done.
 
         Precision "16" stores half-size weights; "bf16" is chosen when the file is loaded, its weights stay whole.
-        "int8" computes the other layers in float32, or with mode "bf16" in bfloat16.
+        "int8" computes the other layers in float32, or with mode "bf16" in bfloat16. With mode "nncf" Intel's NNCF
+        quantises (needs that package), which knows more kinds of layers and keeps less of a detector's accuracy.
 
         Raises:
-            ConversionError: OpenVINO can't read the model, or NNCF can't quantise it.
+            ConversionError: OpenVINO can't read the model, or the model can't be quantised.
             UsageError: the choice is not offered, or int8 lacks calibration.
         """
         _check(choice)
@@ -51,7 +52,9 @@ class OpenvinoRuntime:
             model, way = catalogue.load("exporter", "openvino")(source)
             recipe: dict[str, Any] = {"read": way, "inference": _inference_type(choice)}
             if choice.precision is Precision.INT8:
-                model, more = catalogue.load("quantizer", "openvino_nncf")(model, source, calibration)
+                model, more = catalogue.load("quantizer", f"openvino{'_nncf' * (choice.mode == 'nncf')}")(
+                    model, source, calibration
+                )
                 recipe |= more
         half = choice.precision is Precision.FP16
         recipe["weights"] = "f16" if half else "f32" if choice.precision is not Precision.INT8 else "i8"
@@ -205,10 +208,10 @@ def _check(choice: Choice) -> None:
         )
     if choice.channels_last:
         raise UsageError("channels_last does not apply to OpenVINO, which lays out memory itself. Leave it out.")
-    if choice.mode not in ("", "bf16") or (choice.mode and choice.precision is not Precision.INT8):
+    if choice.mode not in ("", "bf16", "nncf") or (choice.mode and choice.precision is not Precision.INT8):
         raise UsageError(
-            f"OpenVINO has no mode {choice.mode!r} for precision {str(choice.precision)!r}. "
-            "There is one, 'bf16' for precision 'int8': what is not quantised runs in bfloat16."
+            f"OpenVINO has no mode {choice.mode!r} for precision {str(choice.precision)!r}. There are two for "
+            "precision 'int8': 'bf16' (what is not quantised runs in bfloat16) and 'nncf' (Intel's quantiser)."
         )
 
 

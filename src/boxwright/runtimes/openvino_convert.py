@@ -43,6 +43,12 @@ def convert(source: Source) -> tuple[Any, str]:
     raise ConversionError(f"OpenVINO can't read the model ({'; '.join(reasons)}).")
 
 
+def find_module(node: Any) -> str:
+    """Return the torch module that a node's name tells of; nothing if it tells of none."""
+    name: str = node.get_friendly_name()
+    return name.removeprefix(PATH).partition("/")[0] if name.startswith(PATH) else ""
+
+
 def _attempt(read: Callable[..., Any], source: Source, example: tuple[Tensor, ...]) -> Any:
     try:
         with warnings.catch_warnings():

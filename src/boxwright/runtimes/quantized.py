@@ -21,12 +21,12 @@ from boxwright.core.errors import ConversionError, UsageError, suggest
 from boxwright.core.signature import Array
 from boxwright.runtimes.base import Choice
 from boxwright.runtimes.calibrate import Calibration
-from boxwright.runtimes.ends import find_last_layers
+from boxwright.runtimes.ends import find_first_layers, find_last_layers
 from boxwright.runtimes.fold import fold_batch_norms, set_module
 from boxwright.runtimes.program import settle
 from boxwright.runtimes.source import Source
 
-_PREFIX = "model."  # where a flat model keeps the user's
+PREFIX = "model."  # where a flat model keeps the user's
 _BINS = 2048
 
 
@@ -48,6 +48,11 @@ class Range:
         return min(max(round(-self.low / self.scale), 0), 255)
 
 
+def weight_scales(layer: nn.Conv2d | nn.Linear) -> Tensor:
+    """Return the distance between two of the 255 steps of each output channel's weights."""
+    return (layer.weight.detach().abs().flatten(1).amax(1) / 127).clamp_min(1e-9)
+
+
 class QuantizedLayer(nn.Module):
     """A convolution or linear layer with int8 weights (one scale an output channel) and uint8 inputs (one scale)."""
 
@@ -55,7 +60,7 @@ class QuantizedLayer(nn.Module):
         super().__init__()
         assert isinstance(layer, nn.Conv2d | nn.Linear)
         weight = layer.weight.detach()
-        scales = (weight.abs().flatten(1).amax(1) / 127).clamp_min(1e-9)
+        scales = weight_scales(layer)
         rounded = (weight / scales.view(-1, *[1] * (weight.ndim - 1))).round().clamp(-127, 127)
         self.weight = nn.Buffer(rounded.to(torch.int8))
         self.scales = nn.Buffer(scales)
@@ -80,9 +85,8 @@ class QuantizedLayer(nn.Module):
 def quantize(source: Source, choice: Choice, calibration: Calibration) -> tuple[nn.Module, dict[str, Any]]:
     """Return a copy of the source's model with quantised layers, and the recipe.
 
-    Depthwise convolutions keep their precision: one scale for channels of very different ranges takes most of the
-    accuracy, and they are a small part of the work. So do the last layers, if there are others, and everything that is
-    neither a convolution nor linear: products, sums and activations are computed in float.
+    Everything that is neither a convolution nor linear keeps its precision: products, sums and activations are computed
+    in float. For the layers see `measure_layers`.
 
     Raises:
         UsageError: the calibration names modules that are not there, or wants products quantised.
@@ -92,30 +96,49 @@ def quantize(source: Source, choice: Choice, calibration: Calibration) -> tuple[
         raise UsageError(f"keep_products=False does not apply: runtime {choice.runtime!r} never quantises products.")
     module: nn.Module = source.flat()
     folded = fold_batch_norms(module, source.example)
-    layers = find_layers(module, calibration.keep_float)
-    last = set(find_last_layers(module, source.example))
-    if set(layers) - last:
-        layers = {name: layer for name, layer in layers.items() if name not in last}
-    statistics = _measure(module, layers, calibration)
-    quantized = {name: QuantizedLayer(layers[name], limits) for name, (limits, _) in statistics.items()}
-    if not quantized:
-        raise ConversionError(
-            "The model has no layer that int8 is for: a Conv2d that is not depthwise, or a Linear, run by the "
-            "calibration inputs and not named in keep_float."
-        )
+    statistics = measure_layers(module, source, calibration)
+    quantized = {name: QuantizedLayer(module.get_submodule(name), limits) for name, (limits, _) in statistics.items()}
     for name, layer in quantized.items():
         layer.bias.sub_(torch.tensor(statistics[name][1]))
         set_module(module, name, layer)
     recipe = {
         "folded": len(folded),
-        "quantized": [name.removeprefix(_PREFIX) for name in quantized],
+        "quantized": [name.removeprefix(PREFIX) for name in quantized],
         "keep_float": list(calibration.keep_float),
-        "float": "depthwise convolutions, last layers, products, sums, activations",
+        "float": "depthwise convolutions, first and last layers, products, sums, activations",
         "activations": "uint8, one scale a tensor, range with the least square error",
         "weights": "int8, one scale an output channel, bias corrected by the mean error",
         "samples": len(calibration.samples),
     }
     return settle(module, choice), recipe
+
+
+def measure_layers(module: nn.Module, source: Source, calibration: Calibration) -> dict[str, tuple[Range, list[float]]]:
+    """Return the layers to quantise: the range of each one's inputs, and the mean error of each output channel.
+
+    Depthwise convolutions are left out: one scale for channels of very different ranges takes most of the accuracy, and
+    they are a small part of the work. So are the first and the last layers, if there are others.
+
+    Args:
+        module: the source's model, flat and folded.
+        source: where it comes from.
+        calibration: inputs, and what to keep in float.
+
+    Raises:
+        UsageError: the calibration names modules that are not there.
+        ConversionError: there is no layer to quantise.
+    """
+    layers = find_layers(module, calibration.keep_float)
+    for ends in (find_last_layers(module, source.example), find_first_layers(module, source.example)):
+        if set(layers) - set(ends):
+            layers = {name: layer for name, layer in layers.items() if name not in ends}
+    found = _measure(module, layers, calibration)
+    if not found:
+        raise ConversionError(
+            "The model has no layer that int8 is for: a Conv2d that is not depthwise, or a Linear, run by the "
+            "calibration inputs and not named in keep_float."
+        )
+    return found
 
 
 def find_layers(module: nn.Module, keep_float: Sequence[str] = (), *, depthwise: bool = False) -> dict[str, nn.Module]:
@@ -124,13 +147,13 @@ def find_layers(module: nn.Module, keep_float: Sequence[str] = (), *, depthwise:
     Raises:
         UsageError: `keep_float` names a module that is not there.
     """
-    known = [name.removeprefix(_PREFIX) for name, _ in module.named_modules() if name.startswith(_PREFIX)]
+    known = [name.removeprefix(PREFIX) for name, _ in module.named_modules() if name.startswith(PREFIX)]
     for name in keep_float:
         if name not in known:
             raise UsageError(
                 f"keep_float names the module {name!r}, which the model does not have.{suggest(name, known)}"
             )
-    kept = tuple(f"{_PREFIX}{name}" for name in keep_float)
+    kept = tuple(f"{PREFIX}{name}" for name in keep_float)
     return {
         name: part
         for name, part in module.named_modules()

@@ -31,6 +31,7 @@ class Mixed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.stem = nn.Conv2d(3, 3, 1)
         self.first = nn.Conv2d(3, 8, 3, stride=2, padding=1)
         self.deep = nn.Conv2d(8, 8, 3, padding=1, groups=8)
         self.second = nn.Conv2d(8, 8, 1, bias=False)
@@ -40,7 +41,7 @@ class Mixed(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         batch = x.shape[0]
-        x = nn.functional.silu(self.first(x))
+        x = nn.functional.silu(self.first(self.stem(x)))
         x = nn.functional.silu(self.third(torch.relu(self.second(x)))) + self.deep(x)
         rows = x.view(batch, 8, -1).transpose(1, 2)
         return self.last(rows) * 2, x
@@ -105,7 +106,7 @@ def test_every_quantised_layer_runs_on_a_kernel(folder: Path) -> None:
     assert [layer.dtype for layer in layers.values()] == [torch.float32, torch.uint8, torch.float32, torch.float32]
     targets = [str(node.target) for node in program.graph.nodes]
     assert not any("quantize" in target for target in targets)
-    assert sum("conv2d" in target for target in targets) == 1  # the depthwise one
+    assert sum("conv2d" in target for target in targets) == 2  # the depthwise one, and the stem
 
 
 def test_the_kernels_compute_what_the_rounded_layers_do(source: Source, folder: Path) -> None:
@@ -124,9 +125,12 @@ def test_the_recipe_names_what_was_done(source: Source) -> None:
     assert recipe["samples"] == 2
 
 
-def test_the_last_layer_keeps_its_precision_if_there_are_others() -> None:
+def test_the_last_and_then_the_first_layer_keep_their_precision_if_there_are_others() -> None:
     net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2)).eval()
+    three = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), net).eval()
     samples = [(np.ones((1, 6), np.float32),)]
+    _, recipe = quantize(Source.of(three, (torch.ones(1, 6),)), INT8, Calibration(samples=samples))
+    assert recipe["quantized"] == ["2.0"]
     _, recipe = quantize(Source.of(net, (torch.ones(1, 6),)), INT8, Calibration(samples=samples))
     assert recipe["quantized"] == ["0"]
     _, recipe = quantize(Source.of(net[2:], (torch.ones(1, 6),)), INT8, Calibration(samples=samples))
@@ -185,7 +189,7 @@ def test_the_layer_with_one_large_weight_suffers_most() -> None:
 def test_ranking_leaves_the_model_as_it_was(source: Source) -> None:
     before = source.run(_samples(1)[0])
     names = [name for name, _ in rank_layers(source, _samples(2))]
-    assert sorted(names) == ["deep", "first", "last", "second", "third"]
+    assert sorted(names) == ["deep", "first", "last", "second", "stem", "third"]
     for have, want in zip(source.run(_samples(1)[0]), before, strict=True):
         np.testing.assert_array_equal(have, want)
 
