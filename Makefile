@@ -4,13 +4,12 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: help setup demo test test-long test-engines test-cuda check unit test-ipex fmt bench docs clean
+.PHONY: help setup demo test test-engines test-cuda check unit test-ipex fmt bench docs clean
 
 help:
 	@echo "make demo    the whole job on made-up scenes, no data and no network needed"
 	@echo "make test    lint, types, contracts and all tests"
-	@echo "make test-long  conversions, the simulated Gaudi card, whole searches: what takes many minutes"
-	@echo "make test-engines  the tests on real Ray and Spark clusters"
+	@echo "make test-engines  of these, the tests on real Ray and Spark clusters alone"
 	@echo "make test-cuda  the tests that need a GPU"
 	@echo "make setup   the virtual environment alone (the others do it when it is missing)"
 	@echo "make check   lint, types and contracts only"
@@ -40,19 +39,18 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# Two test processes with one computing thread each: threads of two processes on the same cores wait for each other.
-# Tests that share a cluster stay in one of them (loadgroup). A test process that dies ends the run: the others would
-# wait for it.
-unit: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --max-worker-restart 0 -m "not engines and not long"
+# One computing thread each: threads of several processes on the same cores wait for each other. Three test processes on
+# two cores, because tests of clusters mostly wait. Tests that share a cluster stay in one process (loadgroup). A test
+# process that dies ends the run: the others would wait for it.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup --max-worker-restart 0
+JOBS ?= 3
 
-# Conversions by every runtime, the simulated Gaudi card, whole searches and examples.
-test-long: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --max-worker-restart 0 -m long
+unit: setup
+	$(PYTEST)
 
 # Real clusters on this machine: Ray with several nodes, Spark with a master and two workers (Java 17 is needed).
 test-engines: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --max-worker-restart 0 -m engines
+	$(PYTEST) -m engines
 
 # Intel's extension ends the interpreter on any other torch than its own.
 test-ipex:

@@ -1,9 +1,9 @@
 """python benchmarks/int8_accuracy.py [--weights yolox_nano.pth] [--data coco_val300] [--calibration images/]
 
-What each precision costs a detector in AP, on converted artifacts: OpenVINO in fp32, bf16 and int8 (by our ranges, and by
-NNCF), and int8 with the most sensitive layers left in float. Calibration images must be others than those that are
-scored. Without arguments it looks for the official nano and its images in the folder BOXWRIGHT_TEST_DATA (default:
-`shared` beside the checkout).
+What each precision costs a detector in AP, on converted artifacts: OpenVINO in fp32, bf16 and int8 (with our ranges and
+NNCF's), and int8 with the most sensitive layers left in float. Calibrate with other images than those that are scored.
+Without arguments it looks for the official nano and its images in the folder BOXWRIGHT_TEST_DATA (default: `shared`
+beside the checkout).
 """
 
 import argparse

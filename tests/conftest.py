@@ -14,21 +14,14 @@ settings.load_profile("boxwright")
 
 
 ENGINES = ("test_estimator_engines", "test_estimator_tables", "test_example_estimator", "test_batch_inference")
-LONG = (
-    "test_hpu", "test_estimator", "test_optimize", "test_cli_optimize", "test_cli_export", "test_cli_predict_engine",
-    "test_example", "test_cifar", "test_context", "test_compiled", "test_display", "test_full_disk", "test_instances",
-    "test_int8_torch", "test_openvino_quantize", "test_onnx_quantize", "test_autopilot", "test_batch_without_torch",
-)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that start a Ray or Spark cluster (`make test-engines`), and those that take long."""
+    """Mark the tests that start a Ray or Spark cluster (`make test-engines`)."""
     for item in items:
         groups = {mark.args[0] for mark in item.iter_markers("xdist_group")}
         if {"ray", "spark"} & groups or any(name in item.nodeid for name in ENGINES):
             item.add_marker(pytest.mark.engines)
-        elif any(name in item.nodeid for name in LONG):
-            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(autouse=True)
