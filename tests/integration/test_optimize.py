@@ -1,9 +1,11 @@
 """Models of any kind go through the optimiser: a classifier, two inputs and two outputs, a transformer's block."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from boxwright import InferenceOptimizer
 from boxwright.core.errors import BudgetError, ConversionError, UsageError
+from boxwright.runtimes.artifact import read_artifact
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 QUICK: dict[str, Any] = {"thread_num": 1, "latency_sample_num": 6, "quiet": True}
@@ -185,6 +188,43 @@ def test_trace_gives_one_converted_model() -> None:
         assert torch.allclose(converted(images), model(images), atol=1e-4)
     with pytest.raises(UsageError, match="Use quantize"):
         InferenceOptimizer.trace(model, images, "onnxruntime", precision="int8")
+
+
+@pytest.mark.parametrize(("accelerator", "method"), [("openvino", ""), ("openvino", "bf16"), ("onnxruntime", "")])
+def test_quantize_gives_an_int8_model_with_layers_kept_as_asked(tmp_path: Path, accelerator: str, method: str) -> None:
+    model, images = small_resnet().eval(), torch.rand(8, 3, 32, 32)
+    loader = DataLoader(TensorDataset(images), batch_size=1)
+    folder = tmp_path / "model"
+    made = InferenceOptimizer.quantize(
+        model, loader, accelerator, method=method, keep_float=["4.first.0"], calibration_samples=8, folder=folder
+    )
+    recipe = read_artifact(folder).recipe
+    assert "4.second.0" in recipe["quantized"]
+    assert "4.first.0" not in recipe["quantized"]
+    with torch.no_grad():
+        expected = model(images)
+    found = torch.as_tensor(made(images))
+    assert found.shape == expected.shape
+    assert 0 < (found - expected).abs().max() < 0.1 * expected.abs().max()
+
+
+def test_several_processes_answer_in_order_and_end(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    rows = torch.rand(7, 3)
+    made = InferenceOptimizer.trace(model, rows[:2], "onnxruntime", folder=tmp_path / "model")
+    cpu = min(os.sched_getaffinity(0))
+    several = InferenceOptimizer.to_multi_instance(made, 2, cores=[[cpu], [cpu]])
+    try:
+        answers = list(several.map([rows[i : i + 2] for i in range(0, 7, 2)]))  # the last has one row
+        with torch.no_grad():
+            torch.testing.assert_close(torch.cat([torch.as_tensor(a) for a in answers]), model(rows))
+        with pytest.raises(UsageError):
+            several(torch.rand(2, 5))
+    finally:
+        several.close()
+    assert psutil.Process().children(recursive=True) == []
+    with pytest.raises(UsageError, match="Only a converted model"):
+        InferenceOptimizer.to_multi_instance(model, 2)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

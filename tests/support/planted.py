@@ -1,7 +1,7 @@
 """Runtimes with planted faults, and a model of three lines to try them on. No torch here: children start quickly.
 
 A child is a fresh interpreter that knows nothing of a test's changes. So the table of runtimes is changed when
-something of this module is unpickled there: `DoublingCase` and `PlantedModel` do that.
+something of this module is unpickled there: `DoublingCase` does that.
 """
 
 import ctypes
