@@ -10,7 +10,7 @@ import pytest
 from support.shared import ROOT
 
 from boxwright.core.errors import MissingDependencyError, UsageError
-from boxwright.recipes.training.logbook import Callback
+from boxwright.recipes.training.logbook import Callback, JsonLines, ResultsCsv
 from boxwright.recipes.training.loggers import make_callbacks
 
 FAKES = ROOT / "tests" / "support" / "fake_loggers"
@@ -36,8 +36,8 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
 
 def test_tensorboard_is_written_unasked_and_reads_back(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    go_through(make_callbacks(tmp_path, [], resume=False))
-    go_through(make_callbacks(tmp_path, ["tensorboard"], resume=True), first=2)
+    go_through(make_callbacks(tmp_path, [], resume_at=None))
+    go_through(make_callbacks(tmp_path, ["tensorboard"], resume_at=1), first=2)
     (_, first), (_, second) = [
         (file, accumulator.EventAccumulator(str(file))) for file in sorted((tmp_path / "tensorboard").iterdir())
     ]
@@ -53,8 +53,8 @@ def test_mlflow_gets_settings_and_metrics_and_a_resumed_run_goes_on_in_the_same(
     tmp_path: Path, fakes: tuple[Any, Any]
 ) -> None:
     mlflow, _ = fakes
-    go_through(make_callbacks(tmp_path, ["mlflow"], resume=False))
-    go_through(make_callbacks(tmp_path, ["mlflow"], resume=True), first=2)
+    go_through(make_callbacks(tmp_path, ["mlflow"], resume_at=None))
+    go_through(make_callbacks(tmp_path, ["mlflow"], resume_at=1), first=2)
     (run,) = mlflow.runs.values()
     assert run["name"] == tmp_path.name
     assert run["params"] == {"model": "yolox_nano", "batch": "4"}
@@ -67,7 +67,7 @@ def test_a_run_of_the_users_own_is_logged_to_and_left_open(tmp_path: Path, fakes
     mlflow, wandb = fakes
     mlflow.start_run(run_name="mine")
     wandb.run = wandb.Run()
-    go_through(make_callbacks(tmp_path, ["mlflow", "wandb"], resume=False))
+    go_through(make_callbacks(tmp_path, ["mlflow", "wandb"], resume_at=None))
     (run,) = mlflow.runs.values()
     assert (run["name"], run["ended"], len(run["metrics"])) == ("mine", 0, 3)
     assert (wandb.runs, wandb.run.finished, len(wandb.run.lines)) == ([], 0, 2)
@@ -75,9 +75,9 @@ def test_a_run_of_the_users_own_is_logged_to_and_left_open(tmp_path: Path, fakes
 
 def test_wandb_stays_offline_unless_somebody_decides(tmp_path: Path, fakes: tuple[Any, Any]) -> None:
     _, wandb = fakes
-    go_through(make_callbacks(tmp_path, ["wandb"], resume=False))
+    go_through(make_callbacks(tmp_path, ["wandb"], resume_at=None))
     wandb.settings.mode, wandb.settings.model_fields_set = "disabled", {"mode"}
-    go_through(make_callbacks(tmp_path, ["wandb"], resume=True), first=2)
+    go_through(make_callbacks(tmp_path, ["wandb"], resume_at=1), first=2)
     first, second = wandb.runs
     assert first.started == {
         "dir": str(tmp_path), "name": tmp_path.name, "project": "boxwright", "mode": "offline", "id": None,
@@ -91,8 +91,20 @@ def test_wandb_stays_offline_unless_somebody_decides(tmp_path: Path, fakes: tupl
 
 def test_a_logger_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="Did you mean 'mlflow'"):
-        make_callbacks(tmp_path, ["mlfow"], resume=False)
+        make_callbacks(tmp_path, ["mlfow"], resume_at=None)
     monkeypatch.setattr("boxwright.recipes.training.loggers.find_spec", lambda _name: None)
     with pytest.raises(MissingDependencyError, match="pip install wandb"):
-        make_callbacks(tmp_path, ["wandb"], resume=False)
+        make_callbacks(tmp_path, ["wandb"], resume_at=None)
     assert not list(tmp_path.iterdir()), "nothing is begun for a run that can't be logged"
+
+
+def test_steps_after_the_checkpoint_that_come_again_are_written_once(tmp_path: Path) -> None:
+    go_through([JsonLines(tmp_path / "m.jsonl", resume_at=None), ResultsCsv(tmp_path / "r.csv", resume_at=None)])
+    whole = (tmp_path / "m.jsonl").read_text(), (tmp_path / "r.csv").read_text()
+    with (tmp_path / "m.jsonl").open("a") as file:
+        file.write('{"step": 9, "total": 1.0}\n{"step": 10, "to')  # killed while it wrote
+    with (tmp_path / "r.csv").open("a") as file:
+        file.write("9,0.5,0.6\n10,0.")
+    for cls, name in ((JsonLines, "m.jsonl"), (ResultsCsv, "r.csv")):
+        cls(tmp_path / name, resume_at=8).on_end()
+    assert ((tmp_path / "m.jsonl").read_text(), (tmp_path / "r.csv").read_text()) == whole

@@ -2,7 +2,8 @@
 
 import csv
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,10 +31,12 @@ class Callback(Protocol):
 
 
 class JsonLines:
-    """`metrics.jsonl`: everything, a line each; a resumed run goes on in the same file."""
+    """`metrics.jsonl`: everything, a line each. A resumed run goes on in the file, after the step it resumes at."""
 
-    def __init__(self, path: Path, *, resume: bool) -> None:
-        self._file = path.open("a" if resume else "w", encoding="utf-8")
+    def __init__(self, path: Path, *, resume_at: int | None) -> None:
+        if resume_at is not None:
+            _keep_lines(path, lambda line: json.loads(line)["step"] <= resume_at)
+        self._file = path.open("w" if resume_at is None else "a", encoding="utf-8")
 
     def on_start(self, settings: Mapping[str, Any]) -> None:
         """Write nothing: the settings have a file of their own."""
@@ -56,11 +59,13 @@ class JsonLines:
 
 
 class ResultsCsv:
-    """`results.csv`: a line for each evaluation."""
+    """`results.csv`: a line for each evaluation; a resumed run goes on as in `JsonLines`."""
 
-    def __init__(self, path: Path, *, resume: bool) -> None:
-        self._new = not (resume and path.exists() and path.stat().st_size)
-        self._file = path.open("a" if resume else "w", encoding="utf-8", newline="")
+    def __init__(self, path: Path, *, resume_at: int | None) -> None:
+        if resume_at is not None:
+            _keep_lines(path, lambda line: line.startswith("step,") or int(line.partition(",")[0]) <= resume_at)
+        self._new = resume_at is None or not path.exists() or not path.stat().st_size
+        self._file = path.open("w" if resume_at is None else "a", encoding="utf-8", newline="")
         self._writer = csv.writer(self._file, lineterminator="\n")
 
     def on_start(self, settings: Mapping[str, Any]) -> None:
@@ -80,3 +85,17 @@ class ResultsCsv:
     def on_end(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _keep_lines(path: Path, wanted: Callable[[str], bool]) -> None:
+    """Take away lines that a killed run wrote after its last checkpoint: those steps come again."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        with suppress(ValueError, KeyError):  # a line that was cut off
+            if line.endswith("\n") and wanted(line):
+                kept.append(line)
+    new = path.with_name(f"{path.name}.new")
+    new.write_text("".join(kept), encoding="utf-8", newline="")
+    new.replace(path)

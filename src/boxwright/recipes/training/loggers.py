@@ -146,8 +146,13 @@ def check_loggers(names: Sequence[str]) -> None:
             )
 
 
-def make_callbacks(folder: Path, loggers: Sequence[str], *, resume: bool) -> list[Callback]:
+def make_callbacks(folder: Path, loggers: Sequence[str], *, resume_at: int | None) -> list[Callback]:
     """Return the files of the run folder and the loggers asked for; TensorBoard also unasked, where it is installed.
+
+    Args:
+        folder: the run's.
+        loggers: their names.
+        resume_at: the step after which the run goes on; None for a new one.
 
     Raises:
         UsageError: there is no such logger.
@@ -158,9 +163,9 @@ def make_callbacks(folder: Path, loggers: Sequence[str], *, resume: bool) -> lis
     if "tensorboard" not in wanted and find_spec("tensorboard") is not None:
         wanted.append("tensorboard")
     return [
-        JsonLines(folder / "metrics.jsonl", resume=resume),
-        ResultsCsv(folder / "results.csv", resume=resume),
-        *(_LOGGERS[name](folder, resume=resume) for name in wanted),
+        JsonLines(folder / "metrics.jsonl", resume_at=resume_at),
+        ResultsCsv(folder / "results.csv", resume_at=resume_at),
+        *(_LOGGERS[name](folder, resume=resume_at is not None) for name in wanted),
     ]
 
 

@@ -111,7 +111,8 @@ class Training:
             self.state = self._keeper.take_up(saved)
         self.callbacks: list[Callback] = []
         if nano.is_global_zero:
-            self.callbacks = [*make_callbacks(folder, config.loggers, resume=config.resume), *callbacks]
+            resume_at = None if saved is None else self.state.step
+            self.callbacks = [*make_callbacks(folder, config.loggers, resume_at=resume_at), *callbacks]
         self._own_steps = 0
         self._trained_images = 0
         self._trained_s = 0.0
