@@ -39,14 +39,14 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# One computing thread each: threads of several processes on the same cores wait for each other. Three test processes on
-# two cores, because tests of clusters mostly wait. Tests that share a cluster stay in one process (loadgroup). A test
-# process that dies ends the run: the others would wait for it.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup --max-worker-restart 0
-JOBS ?= 3
+# Two test processes with one computing thread each: threads of several processes on the same cores wait for each other.
+# Tests that share a cluster stay in one process (loadgroup). A test process that dies ends the run: the others would
+# wait for it.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --max-worker-restart 0
 
 unit: setup
-	$(PYTEST)
+	$(PYTEST) -m "not engines"
+	$(PYTEST) -m engines
 
 # Real clusters on this machine: Ray with several nodes, Spark with a master and two workers (Java 17 is needed).
 test-engines: setup

@@ -13,15 +13,29 @@ settings.register_profile("boxwright", deadline=None)
 settings.load_profile("boxwright")
 
 
-ENGINES = ("test_estimator_engines", "test_estimator_tables", "test_example_estimator", "test_batch_inference")
+ENGINES = ("ray", "spark")
 
 
+@pytest.hookimpl(tryfirst=True)  # before the groups are dealt out to test processes
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that start a Ray or Spark cluster (`make test-engines`)."""
+    """Mark the tests that start a Ray or Spark cluster (`make test-engines`), and keep those of one engine together."""
     for item in items:
-        groups = {mark.args[0] for mark in item.iter_markers("xdist_group")}
-        if {"ray", "spark"} & groups or any(name in item.nodeid for name in ENGINES):
+        engine = _find_engine(item)
+        if engine is not None:
             item.add_marker(pytest.mark.engines)
+            if item.get_closest_marker("xdist_group") is None:
+                item.add_marker(pytest.mark.xdist_group(engine))
+
+
+def _find_engine(item: pytest.Item) -> str | None:
+    groups = [mark.args[0] for mark in item.iter_markers("xdist_group")]
+    fixtures = getattr(item, "fixturenames", ())
+    callspec = getattr(item, "callspec", None)
+    values = [] if callspec is None or "integration" not in item.nodeid else list(callspec.params.values())
+    for engine in ENGINES:
+        if engine in groups or engine in values or any(name.startswith(f"{engine}_") for name in fixtures):
+            return engine
+    return None
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,8 @@ from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.parity import BOUNDS, distance
 from boxwright.runtimes.source import Source
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
+# What the module's tests share is made once.
+pytestmark = [pytest.mark.xdist_group("runtimes"), pytest.mark.usefixtures("one_torch_thread")]
 SPEC = Spec(names=("a", "b", "c"), size_hw=(64, 96), category_ids=(2, 4, 8))
 NAMES = catalogue.names("runtime")
 # Runtimes that have no fp32.

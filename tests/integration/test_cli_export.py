@@ -20,7 +20,8 @@ from boxwright.recipes.export_check import Suppression
 from boxwright.recipes.models import ModelOptions, open_model
 from boxwright.recipes.predict import Predictor, Thresholds
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
+# What the module's tests share is made once.
+pytestmark = [pytest.mark.xdist_group("cli_export"), pytest.mark.usefixtures("one_torch_thread")]
 SPEC = Spec(model="yolox_nano", names=("a", "b", "c"), size_hw=(64, 96), category_ids=(2, 4, 8))
 KEEP = Thresholds(conf=0.15, nms=0.45)
 

@@ -21,7 +21,8 @@ from boxwright.detector.weights import save_weights
 from boxwright.optimize.report import Report, Row, Settings
 from boxwright.recipes.predict import Predictor
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
+# What the module's tests share is made once.
+pytestmark = [pytest.mark.xdist_group("cli_optimize"), pytest.mark.usefixtures("one_torch_thread")]
 SCENES = [[("red", 1, 1), ("blue", 5, 5)], [("green", 2, 4)], [("blue", 0, 0)], [("red", 6, 2)], [], [("green", 3, 3)]]
 FIELDS = ["method", "status", "latency_ms", "p95_ms", "accuracy", "drop", "peak_mb", "size_mb", "note"]
 

@@ -15,7 +15,8 @@ from boxwright import InferenceOptimizer
 from boxwright.core.errors import BudgetError, ConversionError, UsageError
 from boxwright.runtimes.artifact import read_artifact
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
+# What the module's tests share is made once.
+pytestmark = [pytest.mark.xdist_group("optimize"), pytest.mark.usefixtures("one_torch_thread")]
 QUICK: dict[str, Any] = {"thread_num": 1, "latency_sample_num": 6, "quiet": True}
 
 
