@@ -18,7 +18,7 @@ from boxwright.core.timing import hardware_line
 
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
-MEASURED = {1: 77.5, 2: 87.9, 4: 90.3, 8: 102.2}
+MEASURED = {1: 100.5, 2: 121.7, 4: 134.8, 8: 140.6}
 """Images/s by processes that share one machine's 16 cores: nano, 64 images a step (docs/figures.md, B)."""
 
 
