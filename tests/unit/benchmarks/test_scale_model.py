@@ -63,7 +63,7 @@ def test_two_measured_points_predict_the_others_within_a_tenth(scale: ModuleType
 def test_the_table_of_the_page_is_what_the_model_says(scale: ModuleType):
     page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
     conditions = scale.Conditions(
-        step_s=0.626, images=64, gradient_bytes=3.65e6, latency_s=50e-6, bandwidth=1.25e9, checkpoint_s=0.5,
+        step_s=0.455, images=64, gradient_bytes=3.65e6, latency_s=50e-6, bandwidth=1.25e9, checkpoint_s=0.5,
         store_rate=5e9,
     )  # fmt: skip
     for workers in (1, 2, 8, 32, 128, 256, 512, 1024):
