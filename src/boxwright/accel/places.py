@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import fsspec
+from fsspec.registry import known_implementations
 
 from boxwright.accel.checkpoint import previous_of
 from boxwright.core.errors import BoxwrightError, CheckpointError, MissingDependencyError
@@ -121,7 +122,7 @@ def open_place(place: str, wrong: type[BoxwrightError] = CheckpointError) -> tup
     try:
         system, path = fsspec.core.url_to_fs(place)
     except ImportError as error:  # s3fs, gcsfs and their kin
-        package = str(fsspec.registry.known_implementations[place.partition("://")[0]]["class"]).partition(".")[0]
+        package = str(known_implementations[place.partition("://")[0]]["class"]).partition(".")[0]
         # Some back ends are fsspec's own and need several packages: its words name them.
         hint = "" if package == "fsspec" else f" Run: pip install {package}"
         raise MissingDependencyError(f"{place!r} can't be opened: {error}.{hint}") from error
