@@ -19,13 +19,17 @@ _UNLOCKED_S = 3600.0  # a folder this old without a lock file belongs to nobody
 
 
 @contextmanager
-def launch_folder() -> Iterator[Path]:
+def launch_folder(parent: Path | None = None) -> Iterator[Path]:
     """Give a folder that only this user can read and that is gone afterwards.
 
     Folders of launches that were killed are removed first.
+
+    Args:
+        parent: the folder to make it in; None for the system's temporary one.
     """
-    _sweep(Path(tempfile.gettempdir()))
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    parent = Path(tempfile.gettempdir()) if parent is None else parent
+    _sweep(parent)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
     # The kernel drops the lock when this process dies, however it dies. A process number would say less: another
     # container with the same /tmp has numbers of its own.
     new = folder / f"{_LOCK}.new"

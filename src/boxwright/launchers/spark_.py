@@ -10,12 +10,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -35,6 +34,7 @@ from boxwright.launchers.base import WorkerSpec
 from boxwright.launchers.conductor import run_on_engine
 from boxwright.launchers.engine import Terms, check_workers
 from boxwright.launchers.files import check_files
+from boxwright.launchers.folder import launch_folder
 from boxwright.launchers.group import Patience
 from boxwright.launchers.payload import pack
 from boxwright.launchers.restart import Restart
@@ -239,30 +239,35 @@ class _Shipment:
 
     def __init__(self, context: SparkContext, files: Sequence[Path]) -> None:
         self._context = context
+        self._stack = ExitStack()
         self.parcels: Parcels = ()
-        if not files:
-            return
+        try:
+            for file in files:
+                self._add(file)
+        except _FAILURES as error:
+            self.close()
+            raise UsageError(
+                f"Spark could not take {str(file)!r} to its executors: {error}. Make room on this machine, or have the "
+                "file where every machine sees it."
+            ) from error
+
+    def _add(self, file: Path) -> None:
         # Beside the file a link costs no room. A name is known to a session for ever, and .tar would be unpacked.
-        self._folder = Path(tempfile.mkdtemp(prefix=".boxwright-spark-", dir=files[0].parent))
-        for file in files:
-            name = f"boxwright-{uuid.uuid4().hex}"
-            try:
-                os.link(file, self._folder / name)
-            except OSError:  # another disk, or one without links
-                shutil.copyfile(file, self._folder / name)
-            self.parcels += ((file.name, name),)
-            context.addFile(str(self._folder / name))
+        link = self._stack.enter_context(launch_folder(file.parent)) / f"boxwright-{uuid.uuid4().hex}"
+        try:
+            os.link(file, link)
+        except OSError:  # a disk without links
+            shutil.copyfile(file, link)
+        self.parcels += ((file.name, link.name),)
+        self._context.addFile(str(link))
 
     def close(self) -> None:
-        if not self.parcels:
-            return
         names = {name for _, name in self.parcels}
-        with suppress(*_FAILURES):
+        with self._stack, suppress(*_FAILURES):
             for url in self._context.listFiles:
                 if url.rpartition("/")[2] in names:
                     _strike(self._context, url)
-        _take_out(self.parcels)
-        shutil.rmtree(self._folder, ignore_errors=True)
+            _take_out(self.parcels)
 
 
 def _strike(context: SparkContext, url: str) -> None:

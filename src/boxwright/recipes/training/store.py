@@ -1,7 +1,8 @@
 """A place that outlives the machine: the files of a run are copied there after every save, and taken up from there."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -37,10 +38,14 @@ class Store:
         self._had: dict[str, list[str]] = {}  # what is here as it is there
 
     def has_run(self) -> bool:
-        """Return whether there is a checkpoint to go on from."""
-        system, _ = open_place(self._place)
-        system.invalidate_cache()
-        return has_file(locate(self._place, LAST))
+        """Return whether there is a checkpoint to go on from.
+
+        Raises:
+            CheckpointError: the place can't be read.
+        """
+        with self._reading() as (system, _):
+            system.invalidate_cache()
+            return has_file(locate(self._place, LAST))
 
     def push(self, names: Collection[str] | None = None) -> None:
         """Copy there what has changed here, the checkpoint last.
@@ -77,7 +82,7 @@ class Store:
         Raises:
             CheckpointError: the place can't be read.
         """
-        try:
+        with self._reading():
             for name, info in self._list().items():
                 state = [str(info.get(mark)) for mark in _MARKS]
                 path = self._folder / name
@@ -87,8 +92,6 @@ class Store:
                 self._had[name] = state
                 status = path.stat()
                 self._sent[name] = (status.st_mtime_ns, status.st_size)
-        except OSError as error:
-            raise CheckpointError(f"The store {self._place!r} can't be read: {error}") from error
 
     def pull_checkpoint(self) -> None:
         """Copy here what a process needs that only goes on.
@@ -99,15 +102,26 @@ class Store:
         self.pull((LAST, _PREVIOUS))
 
     def sweep(self, *names: str) -> None:
-        """Remove there what a writer that was killed has left half-done, and these files."""
-        system, path = open_place(self._place)
-        system.invalidate_cache()
-        if not system.exists(path):
-            return
-        for found in system.find(path):
-            name = str(PurePosixPath(found).relative_to(path))
-            if name.endswith(PART) or name in names:
-                system.rm_file(found)
+        """Remove there what a writer that was killed has left half-done, and these files.
+
+        Raises:
+            CheckpointError: the place can't be read or written.
+        """
+        with self._reading() as (system, path):
+            system.invalidate_cache()
+            for found in system.find(path) if system.exists(path) else []:
+                name = str(PurePosixPath(found).relative_to(path))
+                if name.endswith(PART) or name in names:
+                    system.rm_file(found)
+
+    @contextmanager
+    def _reading(self) -> Iterator[tuple[Any, str]]:
+        try:
+            yield open_place(self._place)
+        except OSError as error:
+            raise CheckpointError(
+                f"The store {self._place!r} can't be read: {error}. Check the address, and the rights of this user."
+            ) from error
 
     def _name(self, path: Path) -> str | None:
         """Return a file's name in the store; None for what is of this machine only."""
