@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.clusters import RayCluster
 from support.runs import DieOnce, check_same, make_config
 
@@ -22,6 +23,7 @@ from boxwright.cli import main
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.world import World
 from boxwright.data.synthetic import generate_scenes
+from boxwright.detector.yolox import build
 from boxwright.launchers.base import WorkerFailed
 from boxwright.launchers.files import carried_file
 from boxwright.launchers.placement import make_workers_anywhere
@@ -128,9 +130,27 @@ def test_a_store_and_data_by_url_go_on_in_a_new_folder(tar_url: str, tmp_path: P
     assert not list((tmp_path / "far").rglob("*.part"))
 
 
+def make_weights(folder: Path) -> Path:
+    path = folder / "start.pth"
+    torch.save({"model": build("yolox_nano", 2).state_dict()}, path)
+    return path
+
+
 def test_the_command_takes_settings_from_the_store(scenes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     far, first, second = str(tmp_path / "far"), str(tmp_path / "a"), str(tmp_path / "b")
-    words = ["--val", "0.25", "-b", "4", "--size", "96", "steps=2", "workers=1", "augment=false"]
+    words = [
+        "--ckpt",
+        str(make_weights(tmp_path)),
+        "--val",
+        "0.25",
+        "-b",
+        "4",
+        "--size",
+        "96",
+        "steps=2",
+        "workers=1",
+        "augment=false",
+    ]
     assert main(["train", "--data", f"file://{scenes}", "--store", far, "--out", first, *words]) == 0
     assert main(["train", "--resume", "--store", far, "--out", second]) == 0
     assert "2 steps" in capsys.readouterr().out
@@ -170,6 +190,27 @@ def test_on_ray_a_run_goes_on_from_its_store_with_data_by_url(
 
     check_same(tmp_path / "b", by_hand)
     check_run_folder(tmp_path / "b")
+
+
+@RAY
+def test_on_ray_weights_to_start_from_are_shipped_too(
+    ray_cluster: RayCluster, scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from boxwright.launchers import ray_
+
+    ckpt, put = make_weights(tmp_path), ray_._put
+
+    def put_and_remove(files: Any) -> Any:
+        parcels = put(files)
+        ckpt.unlink()
+        return parcels
+
+    monkeypatch.setattr(ray_, "_put", put_and_remove)
+    out = tmp_path / "out"
+    result = train(make_config(scenes, out, strategy="ray", ship=True, ckpt=ckpt, steps=2, eval_interval=0))
+
+    assert result.steps == 2
+    assert not ckpt.exists()
 
 
 def hash_file(_: World) -> str:

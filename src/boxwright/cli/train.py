@@ -97,11 +97,12 @@ def run(args: argparse.Namespace) -> int:
     from boxwright.recipes.program import keep_freed_memory
     from boxwright.recipes.runs import new_run_folder
 
-    take_settings = False
+    take_settings = goes_on = False
     if args.resume and args.out is not None and args.config is None:
         own = args.out / "args.yaml"
         take_settings = args.store is not None and not own.is_file()
-        if take_settings or own.is_file():
+        goes_on = take_settings or own.is_file()
+        if goes_on:
             args.config = own  # a run goes on with its own settings; what is given besides is on top
     if args.data is None and args.config is None:
         raise UsageError("There is nothing to train on. Name a labelled set with --data PATH.")
@@ -144,6 +145,8 @@ def run(args: argparse.Namespace) -> int:
         "resume": True if args.resume else None,
         "use_ipex": True if args.use_ipex else None,
     }
+    if goes_on and args.ckpt is None:
+        given["ckpt"] = "null"  # the weights that the run began with are in its settings
     words = [f"{key}={value}" for key, value in given.items() if value is not None]
     named = {w.replace("-", "_").split("=")[0] for w in args.settings}
     if args.out is None and args.config is None and "output_dir" not in named:
