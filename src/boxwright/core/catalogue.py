@@ -87,7 +87,7 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
         "train": Entry(target="boxwright.recipes.train:train", packages=("torch", "safetensors"), extra="train"),
         "train_config": Entry(target="boxwright.recipes.train:TrainConfig", packages=("torch",), extra="train"),
         "take_settings": Entry(
-            target="boxwright.recipes.training.store:take_settings", packages=("torch", "fsspec"), extra="train"
+            target="boxwright.recipes.training.store:take_settings", packages=("torch",), extra="train"
         ),
         "optimize": _optimize("optimize"),
         "optimize_config": _optimize("OptimizeConfig"),
