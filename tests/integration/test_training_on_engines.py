@@ -1,8 +1,5 @@
 """The training recipe on Ray and Spark: the same numbers as here, and it goes on after what happens to it."""
 
-import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +9,13 @@ import psutil
 import pytest
 import torch
 from support.clusters import RayCluster
+from support.runs import DieOnce, check_same, make_config
 
 from boxwright.accel.checkpoint import load_checkpoint
 from boxwright.accel.nano import TorchNano
 from boxwright.data.synthetic import generate_scenes
-from boxwright.launchers.base import WorkerFailed, current_attempt
-from boxwright.recipes.train import TrainConfig, train
+from boxwright.launchers.base import WorkerFailed
+from boxwright.recipes.train import train
 
 pytest.importorskip("ray", reason="ray is not installed")
 from boxwright.launchers.ray_ import RayLauncher
@@ -33,33 +31,6 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-SETTINGS: dict[str, Any] = {
-    "model": "yolox_nano", "val": 0.25, "batch": 4, "steps": 8, "size_hw": (96, 96), "eval_interval": 1,
-    "print_interval": 1, "workers": 1, "num_processes": 2, "augment": False,
-}  # fmt: skip
-
-
-def make_config(scenes: Path, out: Path, **changes: Any) -> TrainConfig:
-    return TrainConfig(**({"data": scenes, "output_dir": out} | SETTINGS | changes))
-
-
-class DieOnce:
-    """Kills the first worker at a step of its first attempt."""
-
-    def __init__(self, step: int) -> None:
-        self._step = step
-
-    def on_start(self, settings: Any) -> None: ...
-
-    def on_step(self, step: int, values: Any) -> None:
-        if step == self._step and current_attempt() == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def on_evaluation(self, step: int, values: Any) -> None: ...
-
-    def on_end(self) -> None: ...
-
-
 @pytest.fixture(scope="module")
 def by_hand(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The last checkpoint of a run of this machine that died after its first evaluation and was resumed by hand."""
@@ -68,16 +39,6 @@ def by_hand(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
         train(make_config(scenes, folder), callbacks=[DieOnce(6)])
     train(make_config(scenes, folder, resume=True))
     return load_checkpoint(folder / "weights" / "last.pt")
-
-
-def check_same(folder: Path, by_hand: dict[str, Any]) -> None:
-    ours = load_checkpoint(folder / "weights" / "last.pt")
-    assert ours["step"] == by_hand["step"] == SETTINGS["steps"]
-    for part in ("model", "average"):
-        for key, value in by_hand[part].items():
-            assert torch.equal(value, ours[part][key]), (part, key)
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if "total" in line][-1] == SETTINGS["steps"]
 
 
 @RAY

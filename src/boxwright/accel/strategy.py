@@ -1,5 +1,6 @@
 """From the settings of a run to the launcher that starts it."""
 
+from pathlib import Path
 from typing import Any
 
 from boxwright.core import catalogue
@@ -15,6 +16,7 @@ _ONLY_FOR = {
     "master": (("spark",), "It is the URL of a Spark master"),
     "min_workers": (ELSEWHERE, "On one machine the cores are there or not: use num_processes"),
     "cores_per_worker": (ELSEWHERE, "On one machine use cpu_for_each_process"),
+    "files": (ELSEWHERE, "On one machine every process reads them where they are"),
 }
 
 
@@ -27,6 +29,7 @@ def make_launcher(
     master: str | None = None,
     min_workers: int | None = None,
     cores_per_worker: int | None = None,
+    files: tuple[Path, ...] | None = None,
 ) -> Launcher:
     """Return the launcher that settings describe.
 
@@ -38,6 +41,7 @@ def make_launcher(
         master: the URL of a Spark master.
         min_workers: with how few processes an engine may go on when it has no room for all.
         cores_per_worker: how many cpus of an engine each process gets.
+        files: what an engine carries to its machines.
 
     Raises:
         UsageError: a setting does not belong to the strategy, or can't be.
@@ -53,6 +57,7 @@ def make_launcher(
         "master": master,
         "min_workers": min_workers,
         "cores_per_worker": cores_per_worker,
+        "files": files,
     }
     chosen = {name: value for name, value in given.items() if value is not None}
     for name, value in chosen.items():

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments."""
     parser.add_argument("-n", "--name", help="the model's name (default yolox_nano)")
     parser.add_argument(
-        "--data", *_ALIASES["--data"], metavar="PATH", type=Path, help="a set in COCO, VOC or YOLO form"
+        "--data", *_ALIASES["--data"], metavar="PATH|URL", help="a set in COCO, VOC or YOLO form; a URL is fetched once"
     )
     parser.add_argument("-b", "--batch", *_ALIASES["--batch"], metavar="N", help="images a step, or auto (default 16)")
     parser.add_argument("-c", "--ckpt", metavar="FILE", type=Path, help="start from these weights (.pth or ours)")
@@ -48,6 +48,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--min_processes", "--min-processes", metavar="N", type=int, help="go on with fewer, where a cluster lost some"
+    )
+    parser.add_argument(
+        "--ship", action="store_true", help="send data and weights of this machine through ray or spark"
+    )
+    parser.add_argument(
+        "--store",
+        metavar="URL|PATH",
+        help="copy the run's files there after every save; --resume takes them from there",
     )
     parser.add_argument(
         "--use_ipex", *_ALIASES["--use_ipex"], action="store_true", help="Intel's extension, if it fits"
@@ -89,8 +97,13 @@ def run(args: argparse.Namespace) -> int:
     from boxwright.recipes.program import keep_freed_memory
     from boxwright.recipes.runs import new_run_folder
 
-    if args.resume and args.out is not None and args.config is None and (args.out / "args.yaml").is_file():
-        args.config = args.out / "args.yaml"  # a run goes on with its own settings; what is given besides is on top
+    take_settings = goes_on = False
+    if args.resume and args.out is not None and args.config is None:
+        own = args.out / "args.yaml"
+        take_settings = args.store is not None and not own.is_file()
+        goes_on = take_settings or own.is_file()
+        if goes_on:
+            args.config = own  # a run goes on with its own settings; what is given besides is on top
     if args.data is None and args.config is None:
         raise UsageError("There is nothing to train on. Name a labelled set with --data PATH.")
     name = None if args.name is None else normalise_name(args.name)
@@ -103,6 +116,8 @@ def run(args: argparse.Namespace) -> int:
     set_variables(args.device or "cpu", DeviceOptions(lazy=args.lazy, bf16_ops=args.hmp_bf16, fp32_ops=args.hmp_fp32))
     train = catalogue.load("recipe", "train")
     config_class = catalogue.load("recipe", "train_config")
+    if take_settings:
+        catalogue.load("recipe", "take_settings")(args.store, args.out)
     if args.batch not in (None, "auto") and not (args.batch.isdecimal() and int(args.batch) > 0):
         raise UsageError(f"--batch {args.batch!r} must be a whole number of at least 1, or auto.")
     given = {
@@ -123,11 +138,15 @@ def run(args: argparse.Namespace) -> int:
         "master": args.master,
         "max_restarts": args.max_restarts,
         "min_processes": args.min_processes,
+        "ship": True if args.ship else None,
+        "store": args.store,
         "seed": args.seed,
         "output_dir": args.out,
         "resume": True if args.resume else None,
         "use_ipex": True if args.use_ipex else None,
     }
+    if goes_on and args.ckpt is None:
+        given["ckpt"] = "null"  # the weights that the run began with are in its settings
     words = [f"{key}={value}" for key, value in given.items() if value is not None]
     named = {w.replace("-", "_").split("=")[0] for w in args.settings}
     if args.out is None and args.config is None and "output_dir" not in named:

@@ -86,6 +86,9 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
     "recipe": {
         "train": Entry(target="boxwright.recipes.train:train", packages=("torch", "safetensors"), extra="train"),
         "train_config": Entry(target="boxwright.recipes.train:TrainConfig", packages=("torch",), extra="train"),
+        "take_settings": Entry(
+            target="boxwright.recipes.training.store:take_settings", packages=("torch",), extra="train"
+        ),
         "optimize": _optimize("optimize"),
         "optimize_config": _optimize("OptimizeConfig"),
         "benchmark": Entry(target="boxwright.recipes.benchmark:benchmark", packages=("cloudpickle",), extra="train"),

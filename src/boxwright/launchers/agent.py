@@ -5,20 +5,25 @@ driver is gone, the worker is ended at once, whatever the engine notices and whe
 """
 
 import fcntl
+import hashlib
 import os
 import selectors
 import socket
 import struct
 import sys
+import tempfile
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from boxwright.core.cpu import read_cpu
+from boxwright.core.errors import WorkerError
 from boxwright.launchers.base import WorkerSpec
+from boxwright.launchers.files import FILES, Bring, receiving
 from boxwright.launchers.folder import launch_folder
 from boxwright.launchers.group import find_free_port
+from boxwright.launchers.outcome import write_failure
 from boxwright.launchers.placement import settle_here
 from boxwright.launchers.process import WorkerProcess, write_start
 from boxwright.launchers.wire import Channel, Invitation, call
@@ -99,13 +104,14 @@ class Stop:
     patience_s: float
 
 
-def serve(invitation: Invitation, slot: int, node: str) -> None:
+def serve(invitation: Invitation, slot: int, node: str, bring: Bring | None = None) -> None:
     """Call the driver, start the worker that it names, and stay until that has ended or the driver is gone.
 
     Args:
         invitation: how to reach the driver.
         slot: which of the engine's places this is.
         node: the machine, as the engine calls it.
+        bring: puts the launch's files into a folder here; None where there are none.
 
     Raises:
         WorkerError: the driver can't be reached.
@@ -115,8 +121,9 @@ def serve(invitation: Invitation, slot: int, node: str) -> None:
         channel.send(Hello(slot=slot, node=node, address=channel.own_address, port=find_free_port()))
         start = _wait_for_start(channel)
         if start is not None:
-            with launch_folder() as folder:
-                _Agent(channel, start, folder).run()
+            with launch_folder() as folder, ExitStack() as stack:
+                if bring is None or (start := _receive(channel, start, folder, stack, invitation, bring)):
+                    _Agent(channel, start, folder).run()
             with suppress(EOFError):
                 while True:  # the driver hangs up when it has heard all
                     channel.fill()
@@ -131,6 +138,26 @@ def _wait_for_start(channel: Channel) -> Start | None:
         channel.fill()
         for message in channel.take():
             return message if isinstance(message, Start) else None
+
+
+def _receive(
+    channel: Channel, start: Start, folder: Path, stack: ExitStack, invitation: Invitation, bring: Bring
+) -> Start | None:
+    """Have the launch's files here and return a start whose worker knows where; None if the driver was told why not."""
+    key = hashlib.sha256(invitation.key).hexdigest()[:32]  # another one for every attempt
+    try:
+        files = stack.enter_context(receiving(key, bring))
+    except OSError as error:
+        sentence = (
+            f"The launch's files could not be brought to {socket.gethostname()!r}: {error}. They go to "
+            f"{tempfile.gettempdir()!r} there: make room, or set TMPDIR where the engine is started."
+        )
+        answers = folder / "failed"
+        answers.mkdir()
+        write_failure(answers, start.spec.rank, WorkerError(sentence), main_by_name=False)
+        channel.send(Ended(status=1, files={file.name: file.read_bytes() for file in answers.iterdir()}))
+        return None
+    return replace(start, spec=replace(start.spec, env=((FILES, str(files)), *start.spec.env)))
 
 
 class _Agent:

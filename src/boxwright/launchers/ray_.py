@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
 
 import ray
@@ -19,11 +21,13 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from boxwright.core.errors import UsageError
+from boxwright.core.log import get_logger
 from boxwright.core.world import World
 from boxwright.launchers.agent import serve
 from boxwright.launchers.base import WorkerSpec
 from boxwright.launchers.conductor import run_on_engine
 from boxwright.launchers.engine import Terms, check_workers
+from boxwright.launchers.files import check_files
 from boxwright.launchers.group import Patience
 from boxwright.launchers.payload import pack
 from boxwright.launchers.placement import fit_cores
@@ -35,9 +39,15 @@ T = TypeVar("T")
 Spread = Literal["pack", "spread", "strict_pack", "strict_spread"]
 """How workers are laid over machines: close together, apart, on one only, on one each."""
 
-_STORE_BYTES = 80 << 20  # the smallest that Ray takes; nothing of ours goes through it
+# The smallest that Ray takes. Only files go through it: what does not fit is spilled to the disk, chunk by chunk.
+_STORE_BYTES = 80 << 20
+_CHUNK = 8 << 20
 _TURN_S = 0.25
 _LEAVE_S = 2.0
+_log = get_logger(__name__)
+
+Parcels = tuple[tuple[str, tuple[Any, ...]], ...]
+"""Files in Ray's object store: the name and the chunks of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +60,7 @@ class RayLauncher:
         cores_per_worker: Ray's CPUs for each worker; None for as many as all machines have room for.
         spread: how workers are laid over machines.
         min_workers: go on with as few where there is no room for all; None for all or nothing.
+        files: carried to every machine through Ray's object store; a worker asks `carried_file` where they are.
         restart: how often all workers start again after one died or its machine was lost.
         patience: how long workers may take to end when they are stopped.
         room_timeout_s: how long to wait for room for all before fewer will do.
@@ -62,6 +73,7 @@ class RayLauncher:
     cores_per_worker: int | None = None
     spread: Spread = "pack"
     min_workers: int | None = None
+    files: tuple[Path, ...] = ()
     restart: Restart = field(default_factory=Restart)
     patience: Patience = field(default_factory=Patience)
     room_timeout_s: float = 10.0
@@ -99,8 +111,36 @@ class RayLauncher:
         """
         check_workers(workers, self._terms)
         data = pack(job, "The job")
+        check_files(self.files)
         with open_ray(self.address):
-            return cast(T, run_on_engine(data, workers, engine=_RayEngine(self), terms=self._terms))
+            engine = _RayEngine(self, _put(self.files))
+            return cast(T, run_on_engine(data, workers, engine=engine, terms=self._terms))
+
+
+def _put(files: Sequence[Path]) -> Parcels:
+    """Put files into the object store; they stay there as long as what is returned."""
+    if files:
+        size = check_files(files)
+        _log.info("Sending %.1f MB to Ray's object store.", size / 1e6)
+    parcels = []
+    for path in files:
+        chunks = []
+        with path.open("rb") as file:
+            while data := file.read(_CHUNK):
+                chunks.append(ray.put(data))
+        parcels.append((path.name, tuple(chunks)))
+    return tuple(parcels)
+
+
+def _bring(parcels: Parcels, folder: Path) -> None:
+    """Write files from the object store, one chunk at a time: more need not fit into this machine's part of it."""
+    for name, chunks in parcels:
+        with (folder / name).open("wb") as file:
+            for chunk in chunks:
+                try:
+                    file.write(ray.get(chunk))
+                except RayError as error:
+                    raise OSError(f"Ray has lost a part of {name!r}: {error}") from error
 
 
 @contextmanager
@@ -183,14 +223,16 @@ def _has_fileno(stream: Any) -> bool:
 class _Agent:
     """What Ray runs: it stays in `serve`, in one thread, as long as its worker lives."""
 
-    def serve(self, invitation: Invitation, slot: int) -> None:
+    def serve(self, invitation: Invitation, slot: int, parcels: Parcels) -> None:
         node = ray.get_runtime_context().get_node_id()
-        serve(invitation, slot, f"{ray.util.get_node_ip_address()} ({node[:12]})")
+        bring = partial(_bring, parcels) if parcels else None
+        serve(invitation, slot, f"{ray.util.get_node_ip_address()} ({node[:12]})", bring)
 
 
 @dataclass(frozen=True, slots=True)
 class _RayEngine:
     launcher: RayLauncher
+    parcels: Parcels
 
     def listen(self) -> Listener:
         return Listener(ray.util.get_node_ip_address())
@@ -206,7 +248,7 @@ class _RayEngine:
             cpus = self._cpus(count)
             group = self._reserve(count, cpus)
             if self._is_ready(group, start_s + patience_s, wait):
-                return _RayPlacement(group, invitation, count, cpus)
+                return _RayPlacement(group, invitation, count, cpus, self.parcels)
             remove_placement_group(group)
             if count == least:
                 raise UsageError(
@@ -234,7 +276,7 @@ class _RayEngine:
 
 
 class _RayPlacement:
-    def __init__(self, group: PlacementGroup, invitation: Invitation, count: int, cpus: int) -> None:
+    def __init__(self, group: PlacementGroup, invitation: Invitation, count: int, cpus: int, parcels: Parcels) -> None:
         self.count, self.cpus = count, cpus
         self._group = group
         agent = ray.remote(_Agent)
@@ -246,7 +288,7 @@ class _RayPlacement:
             ).remote()
             for slot in range(count)
         ]
-        self._calls = [actor.serve.remote(invitation, slot) for slot, actor in enumerate(self._actors)]
+        self._calls = [actor.serve.remote(invitation, slot, parcels) for slot, actor in enumerate(self._actors)]
 
     def failure(self) -> str | None:
         done, _ = ray.wait(self._calls, num_returns=self.count, timeout=0)

@@ -6,6 +6,7 @@ same code, untested.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,22 +14,27 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
 from py4j.protocol import Py4JError
-from pyspark import BarrierTaskContext, InheritableThread, SparkContext
+from pyspark import BarrierTaskContext, InheritableThread, SparkContext, SparkFiles
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import UsageError
+from boxwright.core.log import get_logger
 from boxwright.core.world import World
 from boxwright.launchers.agent import serve
 from boxwright.launchers.base import WorkerSpec
 from boxwright.launchers.conductor import run_on_engine
 from boxwright.launchers.engine import Terms, check_workers
+from boxwright.launchers.files import check_files
+from boxwright.launchers.folder import launch_folder
 from boxwright.launchers.group import Patience
 from boxwright.launchers.payload import pack
 from boxwright.launchers.restart import Restart
@@ -40,6 +46,11 @@ _LOOPBACK = "127.0.0.1"
 _TURN_S = 0.25
 _LEAVE_S = 10.0
 _FAILURES = (Py4JError, PySparkException, OSError)
+_SLOWEST = 10e6  # bytes a second: tasks start only when their executor has the files
+_log = get_logger(__name__)
+
+Parcels = tuple[tuple[str, str], ...]
+"""Files that Spark distributes: what a worker calls each, and what Spark does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +61,7 @@ class SparkLauncher:
         master: Spark's master URL; None for the active session's, else for `local` on this machine.
         cores_per_worker: `spark.task.cpus`; None for an even share of the executors' cores.
         min_workers: go on with as few where there is no room for all; None for all or nothing.
+        files: carried to every executor by Spark; a worker asks `carried_file` where they are.
         restart: how often all workers start again after one died or its executor was lost.
         patience: how long workers may take to end when they are stopped.
         room_timeout_s: how long to wait for room for all before fewer will do.
@@ -61,6 +73,7 @@ class SparkLauncher:
     master: str | None = None
     cores_per_worker: int | None = None
     min_workers: int | None = None
+    files: tuple[Path, ...] = ()
     restart: Restart = field(default_factory=Restart)
     patience: Patience = field(default_factory=Patience)
     room_timeout_s: float = 10.0
@@ -96,6 +109,10 @@ class SparkLauncher:
         """
         check_workers(workers, self._terms)
         data = pack(job, "The job")
+        size = check_files(self.files)
+        if size:
+            _log.info("Sending %.1f MB through Spark.", size / 1e6)
+        terms = replace(self._terms, start_timeout_s=self.start_timeout_s + size / _SLOWEST)
         settings = _room_for(self.master, len(workers), self.cores_per_worker)
         with open_spark(self.master, settings) as context:
             granted = int(context.getConf().get("spark.task.cpus", "1"))
@@ -105,7 +122,7 @@ class SparkLauncher:
                     f"spark.task.cpus={granted}. Leave it out, or start the session with that setting."
                 )
             engine = _SparkEngine(context, granted, self)
-            return cast(T, run_on_engine(data, workers, engine=engine, terms=self._terms))
+            return cast(T, run_on_engine(data, workers, engine=engine, terms=terms))
 
 
 def _room_for(master: str | None, workers: int, cores: int | None) -> dict[str, str]:
@@ -213,17 +230,78 @@ def _end_gateway() -> None:
         process.wait()
 
 
+class _Shipment:
+    """Files that a session distributes for one start of the workers, and no longer.
+
+    Spark has no word for taking a file back. Tasks take it out of their executor's folder; here it is struck from the
+    list that new executors fetch, and the driver's own copy goes.
+    """
+
+    def __init__(self, context: SparkContext, files: Sequence[Path]) -> None:
+        self._context = context
+        self._stack = ExitStack()
+        self.parcels: Parcels = ()
+        try:
+            for file in files:
+                self._add(file)
+        except _FAILURES as error:
+            self.close()
+            raise UsageError(
+                f"Spark could not take {str(file)!r} to its executors: {error}. Make room on this machine, or have the "
+                "file where every machine sees it."
+            ) from error
+
+    def _add(self, file: Path) -> None:
+        # Beside the file a link costs no room. A name is known to a session for ever, and .tar would be unpacked.
+        link = self._stack.enter_context(launch_folder(file.parent)) / f"boxwright-{uuid.uuid4().hex}"
+        try:
+            os.link(file, link)
+        except OSError:  # a disk without links
+            shutil.copyfile(file, link)
+        self.parcels += ((file.name, link.name),)
+        self._context.addFile(str(link))
+
+    def close(self) -> None:
+        names = {name for _, name in self.parcels}
+        with self._stack, suppress(*_FAILURES):
+            for url in self._context.listFiles:
+                if url.rpartition("/")[2] in names:
+                    _strike(self._context, url)
+            _take_out(self.parcels)
+
+
+def _strike(context: SparkContext, url: str) -> None:
+    """Have executors that come later not ask for a file."""
+    sessions: Any = context._jsc.sc().addedFiles().valuesIterator()
+    while sessions.hasNext():
+        sessions.next().remove(url)
+
+
+def _bring(parcels: Parcels, folder: Path) -> None:
+    for name, ours in parcels:
+        shutil.move(SparkFiles.get(ours), folder / name)
+
+
+def _take_out(parcels: Parcels) -> None:
+    for _, ours in parcels:
+        Path(SparkFiles.get(ours)).unlink(missing_ok=True)
+
+
 class _Task:
     """What each barrier task runs: it stays in `serve`, in one thread, as long as its worker lives."""
 
-    def __init__(self, invitation: Invitation) -> None:
-        self._invitation = invitation
+    def __init__(self, invitation: Invitation, parcels: Parcels) -> None:
+        self._invitation, self._parcels = invitation, parcels
 
     def __call__(self, _: Iterator[int]) -> Iterator[int]:
         context = BarrierTaskContext.get()
         hosts = [info.address.rpartition(":")[0] or info.address for info in context.getTaskInfos()]
         slot = context.partitionId()
-        serve(self._invitation, slot, hosts[slot])
+        bring = partial(_bring, self._parcels) if self._parcels else None
+        try:
+            serve(self._invitation, slot, hosts[slot], bring)
+        finally:
+            _take_out(self._parcels)  # another executor of this machine was first
         return iter(())
 
 
@@ -258,7 +336,7 @@ class _SparkEngine:
                 )
             wait(_TURN_S)
         cpus = max(self.task_cpus, room * self.task_cpus // count)
-        return _SparkPlacement(self.context, invitation, count, cpus)
+        return _SparkPlacement(self.context, invitation, count, cpus, self.launcher.files)
 
     def _count_slots(self) -> int:
         java: Any = self.context._jsc.sc()
@@ -266,12 +344,17 @@ class _SparkEngine:
 
 
 class _SparkPlacement:
-    def __init__(self, context: SparkContext, invitation: Invitation, count: int, cpus: int) -> None:
+    def __init__(
+        self, context: SparkContext, invitation: Invitation, count: int, cpus: int, files: Sequence[Path]
+    ) -> None:
         self.count, self.cpus = count, cpus
         self._context = context
+        self._shipment = _Shipment(context, files)
         self._group = f"boxwright-{uuid.uuid4()}"
         self._failure: str | None = None
-        self._thread = InheritableThread(target=self._run, args=(_Task(invitation),), daemon=True)
+        self._thread = InheritableThread(
+            target=self._run, args=(_Task(invitation, self._shipment.parcels),), daemon=True
+        )
         self._thread.start()
 
     def _run(self, task: _Task) -> None:
@@ -290,3 +373,4 @@ class _SparkPlacement:
             with suppress(*_FAILURES):
                 self._context.cancelJobGroup(self._group)
             self._thread.join(_LEAVE_S)
+        self._shipment.close()

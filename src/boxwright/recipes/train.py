@@ -14,21 +14,25 @@ import yaml
 
 from boxwright.accel.checkpoint import load_checkpoint
 from boxwright.accel.nano import TorchNano
+from boxwright.accel.places import is_url, locate
 from boxwright.accel.strategy import make_launcher
 from boxwright.core import catalogue
 from boxwright.core.config import to_yaml
-from boxwright.core.errors import CheckpointError, UsageError
+from boxwright.core.errors import BoxwrightError, CheckpointError, UsageError
 from boxwright.core.log import get_logger
 from boxwright.devices.options import DeviceOptions
 from boxwright.launchers.group import Patience
+from boxwright.recipes.training.archive import pack
 from boxwright.recipes.training.config import TrainConfig
 from boxwright.recipes.training.curves import draw_curves, write_report
 from boxwright.recipes.training.disk import writing_to
+from boxwright.recipes.training.fetch import SHIPPED
 from boxwright.recipes.training.logbook import Callback
 from boxwright.recipes.training.loggers import check_loggers
-from boxwright.recipes.training.loop import RESULT, run_worker
+from boxwright.recipes.training.loop import run_worker
 from boxwright.recipes.training.progress import Progress, StepReport, receive
-from boxwright.recipes.training.result import TrainResult
+from boxwright.recipes.training.result import RESULT, TrainResult
+from boxwright.recipes.training.store import LAST, Store
 
 __all__ = ["StepReport", "TrainConfig", "TrainResult", "train"]
 
@@ -37,7 +41,7 @@ _log = get_logger(__name__)
 _PATIENCE = Patience(after_interrupt_s=120.0)
 # What may be another one without a word when a run goes on: it changes no number.
 _FREE = {"resume", "output_dir", "data", "ckpt", "workers", "strategy", "address", "master", "max_restarts"} | {
-    "min_processes", "cores_per_process"
+    "min_processes", "cores_per_process", "ship", "store"
 }  # fmt: skip
 # What weights and optimizer in a checkpoint depend on.
 _FIXED = {"model", "freeze", "momentum", "weight_decay", "size_hw", "ema", "train_split", "val_split", "val", "seed"}
@@ -64,11 +68,14 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
     """
     catalogue.find("model", config.model)
     check_loggers(config.loggers)
-    config = replace(config, output_dir=config.output_dir.resolve(), data=config.data.resolve())
+    config = _settle(config)
     folder = config.output_dir
-    last = folder / "weights" / "last.pt"
+    last = folder / LAST
+    store = None if config.store is None else Store(config.store, folder)
     if not config.resume and last.exists():
         raise UsageError(f"{str(folder)!r} holds a run already. Go on with --resume, or choose another folder.")
+    if not config.resume and store is not None and store.has_run():
+        raise UsageError(f"store={config.store!r} holds a run already. Go on with --resume, or choose another one.")
     nano = TorchNano(
         num_processes=config.num_processes or None,
         use_ipex=config.use_ipex,
@@ -80,6 +87,7 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
             master=config.master,
             min_workers=config.min_processes,
             cores_per_worker=config.cores_per_process,
+            files=(folder / SHIPPED, *([] if config.ckpt is None else [config.ckpt])) if config.ship else None,
         ),
         precision=config.precision,
         device=config.device,
@@ -98,20 +106,78 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
     folder.mkdir(parents=True, exist_ok=True)
     with writing_to(folder), _only_one(folder):
         if config.resume:
+            if store is not None and (config.is_elsewhere or not last.exists()):
+                _take_from(store, config)
             _refuse_other_run(last, config)
         (folder / "args.yaml").write_text(to_yaml(config), encoding="utf-8")
         plan = nano.plan.lines()
         (folder / "plan.txt").write_text("\n".join(plan) + "\n", encoding="utf-8")
         for line in plan:
             _log.info("%s", line)
-        result = _launch(nano, config, callbacks, progress)
+        if store is not None:
+            store.push(("args.yaml", "plan.txt"))
+        with _packed(config):
+            result = _launch(nano, config, callbacks, progress, store)
         draw_curves(folder)
         write_report(folder, result.to_dict(), plan)
+        if store is not None:
+            store.push(("curves.png", "report.html"))
     return result
 
 
+def _settle(config: TrainConfig) -> TrainConfig:
+    """Return the config with places as any process understands them.
+
+    Raises:
+        UsageError: there is no folder to ship, or the store is the run's own folder.
+    """
+    data, store = config.data, config.store
+    if not is_url(str(data)):
+        data = Path(data).resolve()
+        if config.ship and not data.is_dir():
+            raise UsageError(f"ship=true sends a folder, and data={str(data)!r} is none. Name the folder of the set.")
+    config = replace(config, output_dir=config.output_dir.resolve(), data=data)
+    if config.ship and config.ckpt is not None:
+        config = replace(config, ckpt=config.ckpt.resolve())
+    if store is None:
+        return config
+    store = locate(store if is_url(store) else Path(store).expanduser().resolve())
+    if store in (str(config.output_dir), f"file://{config.output_dir}"):
+        raise UsageError(f"store={store!r} is output_dir itself. Name a place that outlives this machine.")
+    return replace(config, store=store)
+
+
+def _take_from(store: Store, config: TrainConfig) -> None:
+    """Have the run's files here.
+
+    Raises:
+        CheckpointError: the store holds no run.
+    """
+    if not store.has_run():
+        raise CheckpointError(f"store={config.store!r} holds no run to go on with. Check it, or leave out --resume.")
+    store.pull()
+
+
+@contextmanager
+def _packed(config: TrainConfig) -> Iterator[None]:
+    """Have the data in one file as long as the launcher needs it."""
+    if not config.ship:
+        yield
+        return
+    archive = config.output_dir / SHIPPED
+    try:
+        pack(Path(config.data), archive, leave_out=[config.output_dir])
+        yield
+    finally:
+        archive.unlink(missing_ok=True)
+
+
 def _launch(
-    nano: TorchNano, config: TrainConfig, callbacks: Sequence[Callback], progress: Progress | None
+    nano: TorchNano,
+    config: TrainConfig,
+    callbacks: Sequence[Callback],
+    progress: Progress | None,
+    store: Store | None,
 ) -> TrainResult:
     """Run the workers; after a signal, return what they could still finish."""
     level = get_logger().getEffectiveLevel()
@@ -119,9 +185,11 @@ def _launch(
         return nano.launch(run_worker, config, tuple(callbacks), progress, level)
     written = config.output_dir / RESULT
     written.unlink(missing_ok=True)
+    far = store if config.is_elsewhere else None
     with _sigterm_raises(), nullcontext() if progress is None else receive(progress) as sender:
         try:
-            return nano.launch(run_worker, config, tuple(callbacks), sender, level)
+            with _brought_back(far):
+                return nano.launch(run_worker, config, tuple(callbacks), sender, level)
         except (KeyboardInterrupt, SystemExit) as asked:
             # The launcher hands the signal on when all workers are gone. If they went in good order, this is here.
             if not written.exists():
@@ -130,6 +198,22 @@ def _launch(
             # Workers are always asked with SIGTERM; what this process was asked with is what the user knows.
             number = signal.SIGINT if isinstance(asked, KeyboardInterrupt) else signal.SIGTERM
             return replace(result, stopped=f"signal {number.value}")
+
+
+@contextmanager
+def _brought_back(store: Store | None) -> Iterator[None]:
+    """Have the files here that the workers have left in the store, also where they failed."""
+    try:
+        yield
+    except BaseException:
+        if store is not None:
+            try:
+                store.pull()
+            except BoxwrightError as error:  # what ended the run is the error to be seen
+                _log.warning("%s", error)
+        raise
+    if store is not None:
+        store.pull()
 
 
 @contextmanager

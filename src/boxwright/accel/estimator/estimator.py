@@ -16,11 +16,11 @@ from boxwright.accel.estimator.fitting import FitJob, fit
 from boxwright.accel.estimator.intake import Intake
 from boxwright.accel.estimator.logs import Levels, run_with_levels
 from boxwright.accel.estimator.metrics import name_metrics
-from boxwright.accel.estimator.places import has_file, is_folder, locate
 from boxwright.accel.estimator.scoring import ScoreJob, evaluate, predict
 from boxwright.accel.estimator.state import State, read_weights, to_cpu
 from boxwright.accel.estimator.step import Step
 from boxwright.accel.nano import TorchNano
+from boxwright.accel.places import has_file, is_folder, locate
 from boxwright.accel.plan import Plan
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.launchers.base import Launcher

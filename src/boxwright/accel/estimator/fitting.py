@@ -12,13 +12,13 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from boxwright.accel.estimator.blueprint import Blueprint
 from boxwright.accel.estimator.callbacks import Callback, Run
 from boxwright.accel.estimator.metrics import WeightedMean, gather
-from boxwright.accel.estimator.places import has_file
 from boxwright.accel.estimator.scoring import score
 from boxwright.accel.estimator.sources import Source, in_step
 from boxwright.accel.estimator.state import State, to_cpu
 from boxwright.accel.estimator.step import run_step
 from boxwright.accel.loaders import seeded
 from boxwright.accel.nano import TorchNano
+from boxwright.accel.places import has_file
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.log import get_logger
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from boxwright.accel.checkpoint import is_checkpoint, load_checkpoint, save_checkpoint
-from boxwright.accel.estimator.places import to_read, to_write
+from boxwright.accel.places import to_read, to_write
 from boxwright.core.errors import CheckpointError
 
 _FORMAT = "boxwright.estimator.1"

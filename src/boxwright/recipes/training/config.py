@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from boxwright.accel.places import is_url
 from boxwright.accel.schedule import WarmupCosine
 from boxwright.core.errors import UsageError
+from boxwright.launchers.placement import ELSEWHERE
 
 _LR_PER_IMAGE = 0.01 / 64
 _SHORT = 10_000  # steps; the recipe was made for half a million
@@ -17,7 +19,8 @@ class TrainConfig:
 
     Attributes:
         model: a name of the family.
-        data: a set in COCO, VOC or YOLO form.
+        data: a set in COCO, VOC or YOLO form: a path that every machine of the run has, or a URL that fsspec knows, of
+            a folder or of a tar or zip file. Each machine fetches a URL once.
         output_dir: where the run's files go.
         val: the part of the images held out, for a set that has no parts of its own.
         train_split: the part of the set to learn from, if not "train".
@@ -63,13 +66,17 @@ class TrainConfig:
         max_restarts: after a death all processes start again from the last checkpoint, so many times at most.
         min_processes: with how few a Ray or Spark cluster that has no room for all may go on.
         cores_per_process: how many of the cluster's cpus each process gets; None for an even share.
+        ship: send the folder `data` of this machine, and `ckpt`, through Ray or Spark to the others.
+        store: a path or URL that outlives the machines. The run's files are copied there after every save; `resume`
+            and restarts on other machines take them from there. On Ray and Spark `output_dir` is then a folder of the
+            starting machine alone.
         use_ipex: Intel's extension, where it fits.
         max_error_rate: refuse a set in which more than this part of the images has errors.
         loggers: further loggers: tensorboard, mlflow, wandb; tensorboard is used where it is installed.
     """
 
     model: str
-    data: Path
+    data: str | Path
     output_dir: Path
     val: float | None = None
     train_split: str | None = None
@@ -114,6 +121,8 @@ class TrainConfig:
     max_restarts: int = 0
     min_processes: int | None = None
     cores_per_process: int | None = None
+    ship: bool = False
+    store: str | None = None
     use_ipex: bool = False
     max_error_rate: float = 0.05
     loggers: tuple[str, ...] = ()
@@ -139,6 +148,18 @@ class TrainConfig:
             raise UsageError("val divides a set that has no parts; val_split names one. Give one of them.")
         if self.resume and self.ckpt is not None:
             raise UsageError("resume goes on with the run's own weights. Leave ckpt out.")
+        if self.ship and not self.is_elsewhere:
+            raise UsageError(
+                f"ship=true is for strategy {' and '.join(map(repr, ELSEWHERE))}. With {self.strategy!r} all processes "
+                "are on this machine and read the data where they are: there is nothing to ship. Leave it out."
+            )
+        if self.ship and is_url(str(self.data)):
+            raise UsageError(f"data={str(self.data)!r} is a URL, which every machine fetches itself. Leave ship out.")
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the processes may be on other machines than the one that starts them."""
+        return self.strategy in ELSEWHERE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,17 +24,21 @@ _log = get_logger(__name__)
 _MOST_BOXES = 120  # of a mosaic, where every batch must have the same shape; the original keeps as many
 
 
-def read_sets(config: TrainConfig) -> tuple[Records, Records]:
+def read_sets(config: TrainConfig, data: Path) -> tuple[Records, Records]:
     """Return the images to learn from and those to be scored on.
+
+    Args:
+        config: the run.
+        data: where its set is on this machine.
 
     Raises:
         DataError: the set can't be read, or has nothing to learn from.
     """
     if config.train_split is not None:
-        train = read_records(config.data, split=config.train_split)
-        held_out = with_names(read_records(config.data, split=config.val_split), train.names)
+        train = read_records(data, split=config.train_split)
+        held_out = with_names(read_records(data, split=config.val_split), train.names)
     else:
-        train, held_out = read_splits(config.data, val=config.val, seed=config.seed)
+        train, held_out = read_splits(data, val=config.val, seed=config.seed)
     if not len(train.boxes_xyxy):
         raise DataError(
             f"None of the {len(train)} training images in {str(config.data)!r} has a box: nothing to learn."

@@ -5,7 +5,9 @@ import resource
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import replace
 from logging import DEBUG, INFO, WARNING
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,9 +28,11 @@ from boxwright.detector.loss import Losses, yolox_loss
 from boxwright.detector.sizes import SIZES
 from boxwright.detector.weights import load_weights, read_state
 from boxwright.detector.yolox import build
+from boxwright.launchers.files import carried_file
 from boxwright.recipes.training.config import Course, TrainConfig
 from boxwright.recipes.training.data import choose_recipe, leave_out_bad, make_dataset, make_loader, read_sets
 from boxwright.recipes.training.disk import is_full, writing_to
+from boxwright.recipes.training.fetch import open_data
 from boxwright.recipes.training.fuse import fuse_blocks
 from boxwright.recipes.training.keeping import Keeper
 from boxwright.recipes.training.logbook import Callback
@@ -37,13 +41,13 @@ from boxwright.recipes.training.memory import choose_batch, tell_what_fits
 from boxwright.recipes.training.optimizer import class_weights, freeze, make_optimizer
 from boxwright.recipes.training.progress import Progress, StepReport, clock
 from boxwright.recipes.training.recent import RecentLosses
-from boxwright.recipes.training.result import RunState, TrainResult
+from boxwright.recipes.training.result import RESULT, RunState, TrainResult
 from boxwright.recipes.training.score import score_model
 from boxwright.recipes.training.stopping import Watch
+from boxwright.recipes.training.store import Store
 from boxwright.recipes.training.takeup import taking_up
 
 _log = get_logger(__name__)
-RESULT = "result.json"
 _UNTIMED = 2  # the first steps allocate memory and choose kernels; they are not what a run's speed is
 
 
@@ -51,13 +55,20 @@ class Training:
     """One process's part of a run."""
 
     def __init__(
-        self, nano: TorchNano, config: TrainConfig, callbacks: Sequence[Callback], progress: Progress | None
+        self,
+        nano: TorchNano,
+        config: TrainConfig,
+        callbacks: Sequence[Callback],
+        progress: Progress | None,
+        *,
+        data: Path,
+        store: Store | None,
     ) -> None:
-        self.nano, self.config, self._progress = nano, config, progress
+        self.nano, self.config, self._progress, self._store = nano, config, progress, store
         torch.manual_seed(config.seed)
         folder = config.output_dir
         saved = load_checkpoint(folder / "weights" / "last.pt") if config.resume else None
-        train_records, self.held_out = read_sets(config)
+        train_records, self.held_out = read_sets(config, data)
         self.records = leave_out_bad(nano, train_records, self.held_out, config)
         self.size_hw = config.size_hw or SIZES[config.model].input_hw
         self.spec = Spec(
@@ -319,6 +330,8 @@ class Training:
     def _save(self) -> None:
         self._recent.check()
         self._keeper.save(self.state)
+        if self._store is not None and self.nano.is_global_zero:
+            self._store.try_push()
         self._watch.note_saved()
 
     # Memory.
@@ -359,8 +372,14 @@ def run_worker(
     if nano.is_distributed and level is not None:
         log.configure("normal" if nano.is_global_zero else "quiet")
         log.get_logger().setLevel(level if nano.is_global_zero else max(level, WARNING))
-    with writing_to(config.output_dir), taking_up(nano, config) as config:
-        result = Training(nano, config, callbacks, progress).run()
+    with writing_to(config.output_dir), taking_up(nano, config) as (own, store):
+        data = open_data(own)
+        if own.ship and own.ckpt is not None:
+            own = replace(own, ckpt=carried_file(own.ckpt.name))
+        result = Training(nano, own, callbacks, progress, data=data, store=store).run()
+        result = replace(result, checkpoint=config.output_dir / result.checkpoint.relative_to(own.output_dir))
         if nano.is_global_zero:  # where the starting process is interrupted, this is how it learns of the result
-            (config.output_dir / RESULT).write_text(json.dumps(result.to_dict()) + "\n", encoding="utf-8")
+            (own.output_dir / RESULT).write_text(json.dumps(result.to_dict()) + "\n", encoding="utf-8")
+            if store is not None:
+                store.push()
         return result

@@ -4,6 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+RESULT = "result.json"
+"""The file of a run's folder that `TrainResult.to_dict` is written to."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainResult:

@@ -1,0 +1,252 @@
+"""Training on machines that share no files: data by URL or through the engine, the run's files by a store.
+
+All "machines" are this one. So the workers are kept honest: the data set is moved away once it is packed, and a
+callback in the first worker fails the run when it finds one of its own files in the starting program's folder.
+"""
+
+import hashlib
+import json
+import os
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.clusters import RayCluster
+from support.runs import DieOnce, check_same, make_config
+
+from boxwright.accel.checkpoint import load_checkpoint
+from boxwright.cli import main
+from boxwright.core.errors import CheckpointError, UsageError
+from boxwright.core.world import World
+from boxwright.data.synthetic import generate_scenes
+from boxwright.detector.yolox import build
+from boxwright.launchers.base import WorkerFailed
+from boxwright.launchers.files import carried_file
+from boxwright.launchers.placement import make_workers_anywhere
+from boxwright.recipes import train as recipe
+from boxwright.recipes.train import train
+
+RAY = pytest.mark.xdist_group("ray")
+SPARK = pytest.mark.xdist_group("spark")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where every process of these tests keeps what it fetches, those of a cluster too."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BOXWRIGHT_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scenes") / "set"
+    generate_scenes(folder, images=24, seed=0, size_hw=(96, 96), classes=("circle", "square"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tar_url(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    archive = tmp_path_factory.mktemp("archive") / "scenes.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(scenes, "scenes")
+    return f"file://{archive}"
+
+
+@pytest.fixture(scope="module")
+def by_hand(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The last checkpoint of a run of this machine that died after its first evaluation and was resumed by hand."""
+    folder = tmp_path_factory.mktemp("by_hand")
+    with pytest.raises(WorkerFailed, match="signal 9"):
+        train(make_config(scenes, folder), callbacks=[DieOnce(6)])
+    train(make_config(scenes, folder, resume=True))
+    return load_checkpoint(folder / "weights" / "last.pt")
+
+
+class NothingOfMine:
+    """Fails the run when the first worker finds its files in the starting program's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def on_start(self, settings: Any) -> None:
+        assert settings["output_dir"] != str(self._folder)
+
+    def on_step(self, step: int, values: Any) -> None:
+        assert not (self._folder / "metrics.jsonl").exists()
+        assert not (self._folder / "data.lock").exists()
+
+    def on_evaluation(self, step: int, values: Any) -> None: ...
+
+    def on_end(self) -> None: ...
+
+
+@pytest.fixture
+def moved_away(scenes: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have the data set gone as soon as it is packed."""
+    away = scenes.with_name("away")
+    pack = recipe.pack
+
+    def pack_and_move(*args: Any, **kwargs: Any) -> int:
+        size = pack(*args, **kwargs)
+        scenes.rename(away)
+        return size
+
+    monkeypatch.setattr(recipe, "pack", pack_and_move)
+    yield
+    away.rename(scenes)
+
+
+def left_over() -> set[str]:
+    return {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("boxwright-launch-shared")}
+
+
+def check_run_folder(out: Path) -> None:
+    """All that a run leaves is in the starting program's folder."""
+    for name in ("args.yaml", "plan.txt", "results.csv", "data_report.json", "data.lock", "report.html", "result.json"):
+        assert (out / name).is_file(), name
+    assert Path(json.loads((out / "result.json").read_text())["checkpoint"]).is_relative_to(out)
+    assert not (out / ".data.tar").exists()
+
+
+def test_a_store_and_data_by_url_go_on_in_a_new_folder(tar_url: str, tmp_path: Path, by_hand: dict[str, Any]):
+    store = f"file://{tmp_path}/far"
+    with pytest.raises(WorkerFailed, match="signal 9"):
+        train(make_config(tar_url, tmp_path / "a", store=store), callbacks=[DieOnce(6)])
+    with pytest.raises(UsageError, match="holds a run already"):
+        train(make_config(tar_url, tmp_path / "b", store=store))
+
+    result = train(make_config(tar_url, tmp_path / "b", store=store, resume=True))
+
+    check_same(tmp_path / "b", by_hand)
+    check_run_folder(tmp_path / "b")
+    assert result.checkpoint == tmp_path / "b" / "weights" / "best.safetensors"
+    assert (tmp_path / "far" / "report.html").read_bytes() == (tmp_path / "b" / "report.html").read_bytes()
+    assert not list((tmp_path / "far").rglob("*.part"))
+
+
+def make_weights(folder: Path) -> Path:
+    path = folder / "start.pth"
+    torch.save({"model": build("yolox_nano", 2).state_dict()}, path)
+    return path
+
+
+def test_the_command_takes_settings_from_the_store(scenes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    far, first, second = str(tmp_path / "far"), str(tmp_path / "a"), str(tmp_path / "b")
+    words = [
+        "--ckpt",
+        str(make_weights(tmp_path)),
+        "--val",
+        "0.25",
+        "-b",
+        "4",
+        "--size",
+        "96",
+        "steps=2",
+        "workers=1",
+        "augment=false",
+    ]
+    assert main(["train", "--data", f"file://{scenes}", "--store", far, "--out", first, *words]) == 0
+    assert main(["train", "--resume", "--store", far, "--out", second]) == 0
+    assert "2 steps" in capsys.readouterr().out
+    assert load_checkpoint(tmp_path / "b" / "weights" / "last.pt")["step"] == 2
+
+
+def test_there_is_nothing_to_resume_in_an_empty_store(scenes: Path, tmp_path: Path):
+    with pytest.raises(CheckpointError, match="holds no run to go on with"):
+        train(make_config(scenes, tmp_path / "a", store=str(tmp_path / "far"), resume=True))
+
+
+@RAY
+def test_on_ray_shipped_data_and_a_store_need_no_shared_files(
+    ray_cluster: RayCluster, scenes: Path, tmp_path: Path, by_hand: dict[str, Any], moved_away: None
+):
+    out, before = tmp_path / "out", left_over()
+    config = make_config(scenes, out, strategy="ray", ship=True, store=str(tmp_path / "far"), max_restarts=1)
+
+    result = train(config, callbacks=[NothingOfMine(out), DieOnce(6)])
+
+    check_same(out, by_hand)
+    check_run_folder(out)
+    assert result.checkpoint.is_file()
+    assert left_over() <= before
+
+
+@RAY
+def test_on_ray_a_run_goes_on_from_its_store_with_data_by_url(
+    ray_cluster: RayCluster, tar_url: str, tmp_path: Path, by_hand: dict[str, Any]
+):
+    settings: dict[str, Any] = {"strategy": "ray", "store": str(tmp_path / "far")}
+    with pytest.raises(WorkerFailed, match="signal 9"):
+        train(make_config(tar_url, tmp_path / "a", **settings), callbacks=[DieOnce(6)])
+    assert (tmp_path / "a" / "metrics.jsonl").is_file(), "what was saved comes back also after a failure"
+
+    train(make_config(tar_url, tmp_path / "b", resume=True, **settings))
+
+    check_same(tmp_path / "b", by_hand)
+    check_run_folder(tmp_path / "b")
+
+
+@RAY
+def test_on_ray_weights_to_start_from_are_shipped_too(
+    ray_cluster: RayCluster, scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from boxwright.launchers import ray_
+
+    ckpt, put = make_weights(tmp_path), ray_._put
+
+    def put_and_remove(files: Any) -> Any:
+        parcels = put(files)
+        ckpt.unlink()
+        return parcels
+
+    monkeypatch.setattr(ray_, "_put", put_and_remove)
+    out = tmp_path / "out"
+    result = train(make_config(scenes, out, strategy="ray", ship=True, ckpt=ckpt, steps=2, eval_interval=0))
+
+    assert result.steps == 2
+    assert not ckpt.exists()
+
+
+def hash_file(_: World) -> str:
+    with carried_file("big").open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@RAY
+def test_a_file_larger_than_rays_object_store_comes_through(ray_cluster: RayCluster, tmp_path: Path):
+    from boxwright.launchers.ray_ import RayLauncher
+
+    big, before = tmp_path / "big", left_over()
+    big.write_bytes(os.urandom(1 << 20) * 120)
+
+    found = RayLauncher(files=(big,)).run(hash_file, make_workers_anywhere(2))
+
+    assert found == hashlib.sha256(big.read_bytes()).hexdigest()
+    assert left_over() <= before
+
+
+@SPARK
+def test_on_spark_shipped_data_and_a_store_need_no_shared_files(
+    spark_cluster: str, scenes: Path, tmp_path: Path, by_hand: dict[str, Any], moved_away: None
+):
+    from pyspark import SparkContext, SparkFiles
+
+    out, before = tmp_path / "out", left_over()
+    config = make_config(scenes, out, strategy="spark", ship=True, store=str(tmp_path / "far"), max_restarts=1)
+
+    result = train(config, callbacks=[NothingOfMine(out), DieOnce(6)])
+
+    check_same(out, by_hand)
+    check_run_folder(out)
+    assert result.checkpoint.is_file()
+    assert left_over() <= before
+    context = SparkContext._active_spark_context
+    assert context is not None
+    assert [name for name in context.listFiles if "boxwright" in name] == []
+    assert [name for name in os.listdir(SparkFiles.getRootDirectory()) if "boxwright" in name] == []

@@ -1,0 +1,158 @@
+"""Files that a launcher carries: brought once a machine, found by the workers, gone afterwards."""
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from boxwright.core.errors import UsageError
+from boxwright.core.world import World
+from boxwright.launchers.agent import serve
+from boxwright.launchers.base import WorkerFailed
+from boxwright.launchers.conductor import run_on_engine
+from boxwright.launchers.engine import Terms
+from boxwright.launchers.files import Bring, carried_file, check_files, receiving
+from boxwright.launchers.folder import cache_folder, launch_folder, shared_folder
+from boxwright.launchers.payload import pack
+from boxwright.launchers.placement import make_workers_anywhere
+from boxwright.launchers.wire import Invitation, Listener
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    return folder
+
+
+def test_a_shared_folder_is_one_for_all_and_gone_with_the_last(own_folder: Path):
+    with shared_folder("a") as first:
+        (first / "file").touch()
+        with shared_folder("a") as second, shared_folder("b") as other:
+            assert first == second != other
+            with launch_folder():  # which sweeps
+                assert (second / "file").exists()
+        assert (first / "file").exists()
+    assert list(own_folder.iterdir()) == []
+
+
+def test_a_shared_folder_whose_users_were_killed_is_swept(own_folder: Path):
+    left = own_folder / "boxwright-launch-shared-x"
+    left.mkdir()
+    (left / "lock").touch()
+    with shared_folder("y"):
+        assert not left.exists()
+
+
+def test_many_who_come_and_go_at_once_never_lose_the_folder():
+    wrong: list[str] = []
+
+    def use(number: int) -> None:
+        for _ in range(30):
+            with shared_folder("a") as folder:
+                own = folder / str(number)
+                own.touch()
+                if not own.exists():
+                    wrong.append("it was removed under its user")
+
+    threads = [threading.Thread(target=use, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_files_are_brought_once_a_machine(own_folder: Path):
+    count: list[Path] = []
+    both = threading.Barrier(2)
+
+    def bring(folder: Path) -> None:
+        count.append(folder)
+        (folder / "data").write_text("all")
+
+    def use() -> None:
+        with receiving("k", bring) as folder:
+            assert (folder / "data").read_text() == "all"
+            both.wait(30)
+
+    threads = [threading.Thread(target=use) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(count) == 1
+    assert list(own_folder.iterdir()) == []
+
+
+def test_what_can_not_be_carried_is_refused(tmp_path: Path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "x").write_text("12345")
+    (tmp_path / "a" / "x").touch()
+    assert check_files([tmp_path / "x"]) == 5
+    with pytest.raises(UsageError, match="is no file"):
+        check_files([tmp_path / "a"])
+    with pytest.raises(UsageError, match="Two files to carry are named 'x'"):
+        check_files([tmp_path / "x", tmp_path / "a" / "x"])
+    with pytest.raises(UsageError, match="No file 'x' was carried"):
+        carried_file("x")
+
+
+def test_the_cache_can_be_moved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path))
+    assert cache_folder("data") == tmp_path / "data"
+    monkeypatch.delenv("BOXWRIGHT_CACHE")
+    assert cache_folder("data") == Path.home() / ".cache" / "boxwright" / "data"
+
+
+class Carrier:
+    """An engine whose agents are threads, and which brings files."""
+
+    def __init__(self, bring: Bring) -> None:
+        self.count, self.cpus = 2, 1
+        self._bring = bring
+        self._threads: list[threading.Thread] = []
+
+    def listen(self) -> Listener:
+        return Listener("127.0.0.1")
+
+    def place(self, invitation: Invitation, count: int, least: int, wait: Callable[[float], None]) -> "Carrier":
+        self._threads = [threading.Thread(target=serve, args=(invitation, n, "a", self._bring)) for n in range(count)]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def failure(self) -> str | None:
+        return None
+
+    def close(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+
+def read(_: World) -> str:
+    return carried_file("word").read_text()
+
+
+def copy(folder: Path, *, word: str) -> None:
+    (folder / "word").write_text(word)
+
+
+def test_a_worker_on_an_engine_finds_the_files(own_folder: Path):
+    engine = Carrier(partial(copy, word="hello"))
+
+    assert run_on_engine(pack(read, "It"), make_workers_anywhere(2), engine=engine, terms=Terms()) == "hello"
+    assert list(own_folder.iterdir()) == []
+
+
+def no_room(folder: Path) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_machine_without_room_for_the_files_says_so():
+    with pytest.raises(WorkerFailed, match=r"could not be brought .* No space left on device.* set TMPDIR") as caught:
+        run_on_engine(pack(read, "It"), make_workers_anywhere(2), engine=Carrier(no_room), terms=Terms())
+    assert caught.value.kind == "exception"
