@@ -42,20 +42,21 @@ def quantize(model: Any, source: Source, calibration: Calibration) -> tuple[Any,
     module: nn.Module = source.flat()
     fold_batch_norms(module, source.example)
     statistics = measure_layers(module, source, calibration)
-    rounded: dict[tuple[str, int], Any] = {}
-    done: list[str] = []
+    found: dict[str, tuple[Any, nn.Conv2d | nn.Linear, Range, NDArray[np.float32]]] = {}
     for node in model.get_ordered_ops():
         name = find_module(node)
         if node.get_type_name() not in _KINDS or f"{PREFIX}{name}" not in statistics:
             continue
-        limits, shift = statistics[f"{PREFIX}{name}"]
+        limits, error = statistics[f"{PREFIX}{name}"]
         layer = module.get_submodule(f"{PREFIX}{name}")
-        if not isinstance(layer, nn.Conv2d | nn.Linear) or not _has_weights(node, layer):
-            continue
-        _round_inputs(node, limits, rounded)
-        _round_weights(node, layer)
-        _shift_outputs(node, np.asarray(shift, np.float32))
-        done.append(name)
+        if isinstance(layer, nn.Conv2d | nn.Linear) and _has_weights(node, layer):
+            found[node.get_name()] = (node, layer, limits, np.asarray(error, np.float32))
+    rounder = _Rounder(set(found))
+    for node, quantized, limits, shift in found.values():
+        rounder.round_inputs(node, limits)
+        _round_weights(node, quantized)
+        _shift_outputs(node, shift)
+    done = [find_module(node) for node, *_ in found.values()]
     if not done:
         raise ConversionError(
             f"None of the {len(statistics)} layers to quantise is found again by its name in the OpenVINO model. "
@@ -83,14 +84,32 @@ def _has_weights(node: Any, layer: nn.Conv2d | nn.Linear) -> bool:
     return isinstance(layer, nn.Conv2d) or bool(node.get_attributes()["transpose_b"])
 
 
-def _round_inputs(node: Any, limits: Range, rounded: dict[tuple[str, int], Any]) -> None:
-    source = node.input_value(0)
-    key = (source.get_node().get_name(), source.get_index())  # layers that read the same values share their levels
-    if key not in rounded:
-        low = np.float32(-limits.zero_point * limits.scale)
-        high = np.float32((255 - limits.zero_point) * limits.scale)
-        rounded[key] = ops.fake_quantize(source, low, high, low, high, 256)
-    node.input(0).replace_source_output(rounded[key].output(0))
+class _Rounder:
+    """Puts levels before layers; layers that read the same values share them."""
+
+    def __init__(self, layers: set[str]) -> None:
+        self._layers = layers
+        self._known: dict[tuple[str, int], Any] = {}
+
+    def round_inputs(self, node: Any, limits: Range) -> None:
+        """Have a layer read levels."""
+        source = node.input_value(0)
+        key = (source.get_node().get_name(), source.get_index())
+        if key not in self._known:
+            low = np.float32(-limits.zero_point * limits.scale)
+            high = np.float32((255 - limits.zero_point) * limits.scale)
+            self._known[key] = self._round(source, low, high)
+        node.input(0).replace_source_output(self._known[key])
+
+    def _round(self, source: Any, low: np.float32, high: np.float32) -> Any:
+        node = source.get_node()
+        readers = [i.get_node() for i in source.get_target_inputs()]
+        if node.get_type_name() == "Concat" and all(r.get_name() in self._layers for r in readers):
+            # The same levels before joining as after it, and what is joined has a byte a value.
+            for part in node.inputs():
+                part.replace_source_output(self._round(part.get_source_output(), low, high))
+            return source
+        return ops.fake_quantize(source, low, high, low, high, 256).output(0)
 
 
 def _round_weights(node: Any, layer: nn.Conv2d | nn.Linear) -> None:
