@@ -56,7 +56,7 @@ def test_the_command_means_what_its_user_meant(name: str, monkeypatch: pytest.Mo
         main(["train", *shlex.split(COMMANDS[name])])
     (config,) = configs
     assert (config.model, config.device, config.lazy) == ("yolox_s", "hpu", None)
-    assert (config.data, config.output_dir) == (Path("/data/COCO"), Path("yolox_output"))
+    assert (Path(config.data), config.output_dir) == (Path("/data/COCO"), Path("yolox_output"))
     for key, value in EXPECTED[name].items():
         assert getattr(config, key) == value, key
     lists = (config.bf16_ops, config.fp32_ops)

@@ -84,7 +84,7 @@ def test_one_process_has_nothing_to_share() -> None:
 
 
 def train_and_compare(nano: TorchNano, config: TrainConfig) -> list[Any]:
-    training = Training(nano, config, (), None)
+    training = Training(nano, config, (), None, data=Path(config.data), store=None)
     training.run()
     mine = {
         part: {key: value.clone() for key, value in network.state_dict().items()}
