@@ -18,6 +18,7 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.mark.more
 def test_a_worker_killed_on_an_engine_costs_nothing_but_time(
     engine: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from support.clusters import further
 from support.faults import Learning, find_orphans
 from support.processes import has_ended
 
@@ -52,7 +53,7 @@ def test_the_weights_are_those_of_subprocess(spark_cluster: str, tmp_path: Path,
     assert SparkLauncher().run(Learning(tmp_path), WORKERS) == (pytest.approx(undisturbed, abs=1e-6), 0)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *further(1, 2)])
 def test_a_killed_rank_costs_nothing_but_time(spark_cluster: str, tmp_path: Path, undisturbed: list[float], seed: int):
     launcher = SparkLauncher(restart=Restart(max_restarts=1))
 
@@ -60,7 +61,7 @@ def test_a_killed_rank_costs_nothing_but_time(spark_cluster: str, tmp_path: Path
     assert find_orphans(tmp_path) == []
 
 
-@pytest.mark.parametrize("seed", [3, 4, 5])
+@pytest.mark.parametrize("seed", [3, *further(4, 5)])
 def test_a_killed_executor_costs_nothing_but_time(
     spark_cluster: str, tmp_path: Path, undisturbed: list[float], seed: int
 ):

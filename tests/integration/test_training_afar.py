@@ -177,6 +177,7 @@ def test_on_ray_shipped_data_and_a_store_need_no_shared_files(
     assert left_over() <= before
 
 
+@pytest.mark.more
 @RAY
 def test_on_ray_a_run_goes_on_from_its_store_with_data_by_url(
     ray_cluster: RayCluster, tar_url: str, tmp_path: Path, by_hand: dict[str, Any]
@@ -192,6 +193,7 @@ def test_on_ray_a_run_goes_on_from_its_store_with_data_by_url(
     check_run_folder(tmp_path / "b")
 
 
+@pytest.mark.more
 @RAY
 def test_on_ray_weights_to_start_from_are_shipped_too(
     ray_cluster: RayCluster, scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -16,6 +16,11 @@ import pytest
 _STORE_BYTES = 80 << 20
 
 
+def further(*values: Any) -> list[Any]:
+    """Return values to try a slow test with in `make test-engines` alone."""
+    return [pytest.param(value, marks=pytest.mark.more) for value in values]
+
+
 @pytest.fixture(scope="module")
 def ray_here() -> Iterator[None]:
     """A Ray of one machine with four CPUs, to which the tests' process is connected."""
