@@ -132,7 +132,7 @@ class InferenceOptimizer:
         calibration_samples: int = CALIBRATION_SAMPLES,
         timeout_s: float = 600.0,
         memory_mb: int | None = None,
-        search_tries: int = 4,
+        search_tries: int = 5,
         early_stop: float | None = 3.0,
         quiet: bool = False,
     ) -> Report:

@@ -51,7 +51,7 @@ class StudyConfig:
     latency_sample_num: int = 100
     timeout_s: float = 600.0
     memory_mb: int | None = None
-    search_tries: int = 4
+    search_tries: int = 5
     early_stop: float | None = 3.0
     remarks: tuple[str, ...] = ()
 

@@ -206,7 +206,7 @@ class OptimizeConfig:
     confidence: float = 0.95
     timeout_s: float = 600.0
     memory_mb: int | None = None
-    search_tries: int = 4
+    search_tries: int = 5
     early_stop: float | None = 3.0
     quiet: bool = True
 
