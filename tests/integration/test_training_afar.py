@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from support.clusters import RayCluster
-from support.runs import DieOnce, check_same, make_config
+from support.runs import DieOnce, check_same, make_config, resume_by_hand
 
 from boxwright.accel.checkpoint import load_checkpoint
 from boxwright.cli import main
@@ -61,11 +61,7 @@ def tar_url(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def by_hand(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The last checkpoint of a run of this machine that died after its first evaluation and was resumed by hand."""
-    folder = tmp_path_factory.mktemp("by_hand")
-    with pytest.raises(WorkerFailed, match="signal 9"):
-        train(make_config(scenes, folder), callbacks=[DieOnce(6)])
-    train(make_config(scenes, folder, resume=True))
-    return load_checkpoint(folder / "weights" / "last.pt")
+    return resume_by_hand(scenes, tmp_path_factory.mktemp("by_hand"))
 
 
 class NothingOfMine:

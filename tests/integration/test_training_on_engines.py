@@ -9,12 +9,10 @@ import psutil
 import pytest
 import torch
 from support.clusters import RayCluster
-from support.runs import DieOnce, check_same, make_config
+from support.runs import DieOnce, check_same, make_config, resume_by_hand
 
-from boxwright.accel.checkpoint import load_checkpoint
 from boxwright.accel.nano import TorchNano
 from boxwright.data.synthetic import generate_scenes
-from boxwright.launchers.base import WorkerFailed
 from boxwright.recipes.train import train
 
 pytest.importorskip("ray", reason="ray is not installed")
@@ -34,11 +32,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def by_hand(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The last checkpoint of a run of this machine that died after its first evaluation and was resumed by hand."""
-    folder = tmp_path_factory.mktemp("by_hand")
-    with pytest.raises(WorkerFailed, match="signal 9"):
-        train(make_config(scenes, folder), callbacks=[DieOnce(6)])
-    train(make_config(scenes, folder, resume=True))
-    return load_checkpoint(folder / "weights" / "last.pt")
+    return resume_by_hand(scenes, tmp_path_factory.mktemp("by_hand"))
 
 
 @RAY

@@ -6,11 +6,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from boxwright.accel.checkpoint import load_checkpoint
-from boxwright.launchers.base import current_attempt
-from boxwright.recipes.train import TrainConfig
+from boxwright.launchers.base import WorkerFailed, current_attempt
+from boxwright.recipes.train import TrainConfig, train
 
 SETTINGS: dict[str, Any] = {
     "model": "yolox_nano", "val": 0.25, "batch": 4, "steps": 8, "size_hw": (96, 96), "eval_interval": 1,
@@ -37,6 +38,14 @@ class DieOnce:
     def on_evaluation(self, step: int, values: Any) -> None: ...
 
     def on_end(self) -> None: ...
+
+
+def resume_by_hand(data: Path, folder: Path) -> dict[str, Any]:
+    """Return the last checkpoint of a run of this machine that died after its first evaluation and was resumed."""
+    with pytest.raises(WorkerFailed, match="signal 9"):
+        train(make_config(data, folder), callbacks=[DieOnce(6)])
+    train(make_config(data, folder, resume=True))
+    return load_checkpoint(folder / "weights" / "last.pt")
 
 
 def check_same(folder: Path, other: dict[str, Any]) -> None:
