@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import tarfile
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from boxwright.core.world import World
 from boxwright.data.synthetic import generate_scenes
 from boxwright.detector.yolox import build
 from boxwright.launchers.base import WorkerFailed
-from boxwright.launchers.files import carried_file
+from boxwright.launchers.files import FILES, carried_file
 from boxwright.launchers.placement import make_workers_anywhere
 from boxwright.recipes import train as recipe
 from boxwright.recipes.train import train
@@ -65,13 +64,18 @@ def by_hand(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 
 class NothingOfMine:
-    """Fails the run when the first worker finds its files in the starting program's folder."""
+    """Fails the run when the first worker finds its files in the starting program's folder.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    It also writes down where the launcher's files were on the worker's machine.
+    """
+
+    def __init__(self, folder: Path, carried: Path) -> None:
+        self._folder, self._carried = folder, carried
 
     def on_start(self, settings: Any) -> None:
         assert settings["output_dir"] != str(self._folder)
+        with self._carried.open("a") as file:
+            file.write(os.environ[FILES] + "\n")
 
     def on_step(self, step: int, values: Any) -> None:
         assert not (self._folder / "metrics.jsonl").exists()
@@ -98,8 +102,11 @@ def moved_away(scenes: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     away.rename(scenes)
 
 
-def left_over() -> set[str]:
-    return {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("boxwright-launch-shared")}
+def check_nothing_left(carried: Path, *, starts: int) -> None:
+    """What the launcher carried was there at each start, and is gone."""
+    folders = carried.read_text().splitlines()
+    assert len(folders) == starts
+    assert [folder for folder in folders if Path(folder).parent.exists()] == []
 
 
 def check_run_folder(out: Path) -> None:
@@ -162,15 +169,15 @@ def test_there_is_nothing_to_resume_in_an_empty_store(scenes: Path, tmp_path: Pa
 def test_on_ray_shipped_data_and_a_store_need_no_shared_files(
     ray_cluster: RayCluster, scenes: Path, tmp_path: Path, by_hand: dict[str, Any], moved_away: None
 ):
-    out, before = tmp_path / "out", left_over()
+    out, carried = tmp_path / "out", tmp_path / "carried"
     config = make_config(scenes, out, strategy="ray", ship=True, store=str(tmp_path / "far"), max_restarts=1)
 
-    result = train(config, callbacks=[NothingOfMine(out), DieOnce(6)])
+    result = train(config, callbacks=[NothingOfMine(out, carried), DieOnce(6)])
 
     check_same(out, by_hand)
     check_run_folder(out)
     assert result.checkpoint.is_file()
-    assert left_over() <= before
+    check_nothing_left(carried, starts=2)
 
 
 @pytest.mark.more
@@ -211,22 +218,24 @@ def test_on_ray_weights_to_start_from_are_shipped_too(
     assert not ckpt.exists()
 
 
-def hash_file(_: World) -> str:
-    with carried_file("big").open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def hash_file(_: World) -> tuple[str, Path]:
+    path = carried_file("big")
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest(), path
 
 
 @RAY
 def test_a_file_larger_than_rays_object_store_comes_through(ray_cluster: RayCluster, tmp_path: Path):
     from boxwright.launchers.ray_ import RayLauncher
 
-    big, before = tmp_path / "big", left_over()
+    big = tmp_path / "big"
     big.write_bytes(os.urandom(1 << 20) * 120)
 
-    found = RayLauncher(files=(big,)).run(hash_file, make_workers_anywhere(2))
+    found, path = RayLauncher(files=(big,)).run(hash_file, make_workers_anywhere(2))
 
     assert found == hashlib.sha256(big.read_bytes()).hexdigest()
-    assert left_over() <= before
+    assert path != big
+    assert not path.parent.parent.exists()
 
 
 @SPARK
@@ -235,15 +244,15 @@ def test_on_spark_shipped_data_and_a_store_need_no_shared_files(
 ):
     from pyspark import SparkContext, SparkFiles
 
-    out, before = tmp_path / "out", left_over()
+    out, carried = tmp_path / "out", tmp_path / "carried"
     config = make_config(scenes, out, strategy="spark", ship=True, store=str(tmp_path / "far"), max_restarts=1)
 
-    result = train(config, callbacks=[NothingOfMine(out), DieOnce(6)])
+    result = train(config, callbacks=[NothingOfMine(out, carried), DieOnce(6)])
 
     check_same(out, by_hand)
     check_run_folder(out)
     assert result.checkpoint.is_file()
-    assert left_over() <= before
+    check_nothing_left(carried, starts=2)
     context = SparkContext._active_spark_context
     assert context is not None
     assert [name for name in context.listFiles if "boxwright" in name] == []

@@ -59,8 +59,11 @@ def shared_folder(key: str) -> Iterator[Path]:
         yield folder
     finally:
         with suppress(BlockingIOError):  # somebody else is still there
+            # Given back first: where a failed change of lock keeps the old one, two that leave at once would both fail.
+            fcntl.flock(lock, fcntl.LOCK_UN)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(folder)
+            if os.fstat(lock).st_nlink:  # else it is removed, and a folder of that name is another's
+                _remove(folder)
         os.close(lock)
 
 

@@ -43,7 +43,7 @@ Spread = Literal["pack", "spread", "strict_pack", "strict_spread"]
 _STORE_BYTES = 80 << 20
 _CHUNK = 8 << 20
 _TURN_S = 0.25
-_LEAVE_S = 2.0
+_LEAVE_S = 5.0
 _log = get_logger(__name__)
 
 Parcels = tuple[tuple[str, tuple[Any, ...]], ...]
