@@ -1,20 +1,24 @@
 """python benchmarks/end_to_end.py --model yolox_nano.pth [--artifact FOLDER ...] [--calibration IMAGES]
 
-JPEG bytes to boxes for one picture at a time, at 640 x 480 and 1920 x 1080: the original's pipeline (decode, letterbox,
-eager fp32, decode of the outputs, NMS class by class) against `Predictor` over artifacts. Without --artifact, OpenVINO
-artifacts in bf16 and int8 are made for it. Interleaved; prints the medians and their ratio.
+JPEG bytes to boxes at 640 x 480 and 1920 x 1080: the original's pipeline (decode, letterbox, eager fp32, decode of the
+outputs, NMS class by class) against `Predictor` over artifacts, one picture at a time (the wait for an answer) and with
+a worker for each core (answers in a second); the original's pipeline is run with a thread for each core too. Without
+--artifact, OpenVINO artifacts in bf16 and int8 are made for it. Interleaved; prints the medians and their ratio.
 """
 
 import argparse
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from boxwright.core.cpu import read_cpu
 from boxwright.core.timing import hardware_line, interleave
 from boxwright.core.types import Precision
 from boxwright.data.synthetic import generate_scenes
@@ -51,6 +55,17 @@ def original(model: torch.nn.Module, size_hw: tuple[int, int]) -> Callable[[byte
     return run
 
 
+def side_by_side(run: Callable[[bytes], object], data: Sequence[bytes], workers: int) -> list[object]:
+    """Return what the pipeline gives for each picture, computed by threads with one computing thread each."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return list(pool.map(run, data))
+    finally:
+        torch.set_num_threads(before)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
@@ -77,6 +92,9 @@ def main() -> None:
                 write_artifact(case.source(), choice, artifacts[-1], spec=spec, calibration=calibration)
         pictures = sorted(p for p in images.rglob("*") if p.suffix.lower() in (".jpg", ".png"))[:8]
         keep = Thresholds(conf=CONF, nms=NMS)
+        cores = read_cpu().usable_cores
+        ways: dict[str, dict[str, Any]] = {"": {}, ", scaled decoding": {"scaled_decode": True}}
+        ways |= {f"{name}, {cores} workers": {**settings, "workers": cores} for name, settings in ways.items()}
         print(hardware_line(), f"{torch.get_num_threads()} threads", flush=True)
         for width, height in ((640, 480), (1920, 1080)):
             data = []
@@ -84,19 +102,25 @@ def main() -> None:
                 image = cv2.resize(cv2.imread(str(path)), (width, height))
                 data.append(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 90])[1].tobytes())
             before = original(model, spec.size_hw)
-            runs: dict[str, Callable[[], object]] = {"original": lambda d=data, f=before: [f(x) for x in d]}
+            runs: dict[str, Callable[[], object]] = {
+                "original": lambda d=data, f=before: [f(x) for x in d],
+                f"original, {cores} workers": lambda d=data * cores, f=before: side_by_side(f, d, cores),
+            }
             for artifact in artifacts:
-                plain = Predictor.load(artifact, thresholds=keep, on_mismatch="ignore")
-                runs[artifact.name] = lambda d=data, p=plain: [p(x) for x in d]
-                if width > 2 * spec.size_hw[1]:
-                    scaled = Predictor.load(artifact, thresholds=keep, on_mismatch="ignore", scaled_decode=True)
-                    runs[f"{artifact.name}, scaled decoding"] = lambda d=data, p=scaled: [p(x) for x in d]
+                for name, settings in ways.items():
+                    if "scaled_decode" in settings and width <= 2 * spec.size_hw[1]:
+                        continue
+                    made = Predictor.load(artifact, thresholds=keep, on_mismatch="ignore", **settings)
+                    label = f"{artifact.name}{name}"
+                    if "workers" in settings:
+                        runs[label] = lambda d=data * cores, p=made: list(p.stream(iter(d)))
+                    else:
+                        runs[label] = lambda d=data, p=made: [p(x) for x in d]
             times = interleave(runs, args.rounds)
-            for name in runs:
+            each = {name: times[name].median_ms / len(data) / (cores if "workers" in name else 1) for name in runs}
+            for name, ms in each.items():
                 print(
-                    f"{width} x {height}  {name:34} {times[name].median_ms / len(data):7.2f} ms a picture  "
-                    f"{times.speedup('original', name):5.2f}x",
-                    flush=True,
+                    f"{width} x {height}  {name:44} {ms:7.2f} ms a picture  {each['original'] / ms:5.2f}x", flush=True
                 )
 
 

@@ -30,14 +30,18 @@ def test_an_image_is_annotated_into_a_new_run_folder(boxwright: Command, toy_onn
         assert (tmp_path / "runs" / "predict" / run / "a.jpg").is_file()
 
 
-def test_all_kinds_of_sources_go_through_one_command(boxwright: Command, toy_onnx: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_all_kinds_of_sources_go_through_one_command(
+    boxwright: Command, toy_onnx: Path, tmp_path: Path, workers: int
+) -> None:
     save_scene(tmp_path / "folder" / "a.png", ("red", 0, 0))
     save_scene(tmp_path / "folder" / "b.jpg", ("red", 0, 0))
     save_scene(tmp_path / "glob" / "one.png", ("green", 0, 0))
     save_scene(tmp_path / "glob" / "two.png", ("green", 0, 0))
     save_video(tmp_path / "clip.mp4", [scene(("blue", 1, 1))] * 5)
     data = save_scene(tmp_path / "stdin.png", ("blue", 2, 2)).read_bytes()
-    done = boxwright("predict", toy_onnx, "folder", "glob/*.png", "clip.mp4", "-", "--json", "--save", stdin=data)
+    sources = ["folder", "glob/*.png", "clip.mp4", "-"]
+    done = boxwright("predict", toy_onnx, *sources, "--json", "--workers", workers, "--save", stdin=data)
     assert done.code == 0
     records = _lines(done.out)
     assert [(r["source"], r.get("frame")) for r in records] == [

@@ -44,7 +44,7 @@ def test_two_processes_write_the_parts_and_a_bad_image_is_no_failure(
         (["more", "--engine", "ray", "--out", "out"], "takes one folder, parquet file or URL, not 2"),
         (["--engine", "local", "--out", "out", "--save", "json"], "--save does not apply to --engine local"),
         (["--engine", "local", "--out", "out", "--master", "yarn"], "master='yarn' is for engine 'spark'"),
-        (["--workers", "2"], "--workers 2 does nothing without --engine"),
+        (["--threads", "2"], "--threads 2 does nothing without --engine"),
         (["--part-rows", "2"], "--part-rows 2 does nothing without --engine"),
     ],
 )

@@ -30,6 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--class-agnostic", action="store_true", help="suppress across classes too")
     parser.add_argument("--classes", metavar="LIST", help="only these classes: person,dog")
     parser.add_argument("-b", "--batch", type=positive, default=1, help="images at once (default 1)")
+    parser.add_argument(
+        "--workers", metavar="N", type=positive,
+        help="pictures worked on side by side (default 1; with --engine, workers, as many as there is room for)",
+    )  # fmt: skip
     parser.add_argument("--out", metavar="DIR", help="folder for the files (default runs/predict/exp…)")
     parser.add_argument(
         "--save", metavar="FORMAT", nargs="*", default=_SAVE, choices=("images", "json", "csv", "coco", "yolo"),
@@ -43,7 +47,6 @@ def _add_engine_arguments(parser: argparse.ArgumentParser) -> None:
         "many images", "A folder or parquet file of any size, by workers, into parquet files; the same command resumes."
     )
     group.add_argument("--engine", choices=("local", "ray", "spark"), help="what runs the workers")
-    group.add_argument("--workers", metavar="N", type=positive, help="how many (default all that there is room for)")
     group.add_argument("--threads", metavar="N", type=positive, help="computing threads of each (default 1)")
     group.add_argument("--address", metavar="HOST:PORT", help="the Ray cluster (default RAY_ADDRESS, or a new one)")
     group.add_argument("--master", metavar="URL", help="the Spark master (default the active session's, or local)")
@@ -63,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.engine is not None:
         return _run_batch(args, thresholds)
-    for name in ("workers", "threads", "address", "master", "column", "part_rows"):
+    for name in ("threads", "address", "master", "column", "part_rows"):
         if getattr(args, name) is not None:
             option = f"--{name.replace('_', '-')} {getattr(args, name)}"
             raise UsageError(f"{option} does nothing without --engine. Add --engine local, ray or spark.")
@@ -120,7 +123,9 @@ def _run_stream(args: argparse.Namespace, thresholds: "Thresholds") -> int:
             f"--out {str(out)!r} is a folder of the sources: pictures could overwrite them. Choose another --out."
         )
     images = failures = 0
-    with Predictor.load(args.model, thresholds=thresholds, options=model_options(args)) as predictor:
+    with Predictor.load(
+        args.model, thresholds=thresholds, options=model_options(args), workers=args.workers or 1
+    ) as predictor:
         folder = out or (new_run_folder(Path("runs/predict")) if args.save else Path())
         with Outputs(folder, args.save, predictor.session.spec.category_ids) as outputs:
             for item in predictor.stream(list(args.sources), batch=args.batch):

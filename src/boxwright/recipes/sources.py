@@ -52,6 +52,27 @@ class Failure:
     error: DataError
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Still:
+    """An encoded picture that has not been decoded yet: `read` may be called in any thread.
+
+    Attributes:
+        source: what the user called it.
+        data: the file, or its bytes.
+    """
+
+    source: str
+    data: bytes | Path
+
+    def read(self, fit_hw: tuple[int, int] | None = None) -> Frame | Failure:
+        """Return the picture, decoded as `read_sources` says."""
+        try:
+            data = self.data if isinstance(self.data, bytes) else read_file(self.data)
+            return _decode(data, self.source, fit_hw)
+        except DataError as error:
+            return Failure(source=self.source, error=error)
+
+
 Source = str | Path | int | bytes | NDArray[Any] | Any
 
 
@@ -63,12 +84,25 @@ def read_sources(
 ) -> Iterator[Frame | Failure]:
     """Yield the frames of one source or many, in order; what can't be read is yielded as a `Failure`.
 
+    With `fit_hw`, a JPEG that is at least twice as large as a picture that fits there is decoded at a half, a quarter
+    or an eighth of its size, never smaller than what fits; the frame says how large it really is. `list_sources` says
+    what a source may be.
+
+    Raises:
+        UsageError: there is no source, or one is of a type that can't hold an image.
+    """
+    for item in list_sources(sources, stdin=stdin):
+        yield item.read(fit_hw) if isinstance(item, Still) else item
+
+
+def list_sources(
+    sources: Source | Sequence[Source] | Iterator[Source], *, stdin: BinaryIO | None = None
+) -> Iterator[Frame | Failure | Still]:
+    """Yield the frames of one source or many, in order; encoded pictures are not read yet.
+
     A string or path is an image, a folder, a glob, a video, a URL, a camera's number or "-" for one image on stdin.
     Arrays are (H, W, 3) BGR or (H, W) grey uint8, PIL images are themselves, bytes are an encoded image; frames and
     failures pass through. An iterator of sources is read one source at a time.
-
-    With `fit_hw`, a JPEG that is at least twice as large as a picture that fits there is decoded at a half, a quarter
-    or an eighth of its size, never smaller than what fits; the frame says how large it really is.
 
     Raises:
         UsageError: there is no source, or one is of a type that can't hold an image.
@@ -79,7 +113,7 @@ def read_sources(
     count = -1
     for count, source in enumerate(many):
         try:
-            yield from _read_one(source, count, stdin, fit_hw)
+            yield from _list_one(source, count, stdin)
         except DataError as error:
             yield Failure(source=_label(source, count), error=error)
     if count < 0:
@@ -110,29 +144,25 @@ def _label(source: Source, position: int) -> str:
     return f"{'bytes' if isinstance(source, bytes) else 'array'} {position}"
 
 
-def _read_one(
-    source: Source, position: int, stdin: BinaryIO | None, fit_hw: tuple[int, int] | None
-) -> Iterator[Frame | Failure]:
+def _list_one(source: Source, position: int, stdin: BinaryIO | None) -> Iterator[Frame | Failure | Still]:
     label = _label(source, position)
-    if isinstance(source, (Frame, Failure)):
+    if isinstance(source, (Frame, Failure, Still)):
         yield source
     elif isinstance(source, bytes):
-        yield _decode(source, label, fit_hw)
+        yield Still(source=label, data=source)
     elif isinstance(source, int):
         yield from _read_video(source, label)
     elif isinstance(source, (str, Path)):
-        yield from _read_text(str(source), label, stdin, fit_hw)
+        yield from _list_text(str(source), label, stdin)
     else:
         yield Frame(source=label, image=as_image(source))
 
 
-def _read_text(
-    text: str, label: str, stdin: BinaryIO | None, fit_hw: tuple[int, int] | None
-) -> Iterator[Frame | Failure]:
+def _list_text(text: str, label: str, stdin: BinaryIO | None) -> Iterator[Frame | Failure | Still]:
     path = Path(os.path.expanduser(text))
     if text == "-":
         data = (stdin or sys.stdin.buffer).read()
-        yield _decode(data, label, fit_hw)
+        yield Still(source=label, data=data)
     elif text.isdecimal() and not os.path.exists(path):
         yield from _read_video(int(text), f"camera {text}")
     elif text.lower().startswith(_STREAMS):
@@ -141,14 +171,14 @@ def _read_text(
         files = list_images(path) + [p for p in path.iterdir() if _is_video(p) and not p.name.startswith(".")]
         if not files:
             raise DataError(f"The folder {text!r} holds no image and no video. Known images: {_known(IMAGE_SUFFIXES)}.")
-        yield from _read_files(sorted(files), fit_hw)
+        yield from _list_files(sorted(files))
     elif not os.path.exists(path) and glob.has_magic(text):
         files = sorted(Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file())
         if not files:
             raise DataError(f"No file matches {text!r}. Check the pattern.")
-        yield from _read_files(files, fit_hw)
+        yield from _list_files(files)
     else:
-        yield from _read_file(path, fit_hw)
+        yield from _list_file(path)
 
 
 def _decode(data: bytes, label: str, fit_hw: tuple[int, int] | None) -> Frame:
@@ -161,19 +191,19 @@ def _decode(data: bytes, label: str, fit_hw: tuple[int, int] | None) -> Frame:
     return Frame(source=label, image=image, full_size_hw=None if reduce == 1 else header.size_hw)
 
 
-def _read_files(files: Sequence[Path], fit_hw: tuple[int, int] | None) -> Iterator[Frame | Failure]:
+def _list_files(files: Sequence[Path]) -> Iterator[Frame | Failure | Still]:
     for file in files:
         try:
-            yield from _read_file(file, fit_hw)
+            yield from _list_file(file)
         except DataError as error:
             yield Failure(source=str(file), error=error)
 
 
-def _read_file(path: Path, fit_hw: tuple[int, int] | None) -> Iterator[Frame]:
+def _list_file(path: Path) -> Iterator[Frame | Still]:
     if _is_video(path) and path.is_file():
         yield from _read_video(str(path), str(path))
     else:
-        yield _decode(read_file(path), str(path), fit_hw)
+        yield Still(source=str(path), data=path)
 
 
 def _read_video(source: str | int, label: str) -> Iterator[Frame]:

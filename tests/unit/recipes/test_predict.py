@@ -1,14 +1,18 @@
+import itertools
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 from support.scenes import NAMES, save_scene, save_video, scene
 from support.toy import ToySession, save_toy_onnx, toy_spec
 
-from boxwright.core.errors import DataError, UsageError
+from boxwright.core.cpu import read_cpu
+from boxwright.core.errors import CheckpointError, DataError, UsageError
 from boxwright.recipes.models import ModelOptions
 from boxwright.recipes.predict import Prediction, Predictor, Thresholds, predict
 from boxwright.recipes.sources import Failure, Frame
@@ -116,8 +120,10 @@ def test_legacy_weights_see_rgb_and_others_bgr() -> None:
         np.testing.assert_allclose(given[0, :, 0, 0], expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("batch", [1, 2, 4])
-def test_a_stream_keeps_the_order_around_a_failure(predictor: Predictor, tmp_path: Path, batch: int) -> None:
+def test_a_stream_keeps_the_order_around_a_failure(tmp_path: Path, batch: int, workers: int) -> None:
+    predictor = Predictor(ToySession(), workers=workers)
     good = [save_scene(tmp_path / f"{i}.png", ("red", i, i)) for i in range(5)]
     sources = [good[0], good[1], tmp_path / "missing.png", *good[2:]]
     items = list(predictor.stream(sources, batch=batch))
@@ -138,9 +144,10 @@ def test_one_bad_frame_does_not_take_its_batch_with_it(predictor: Predictor) -> 
     assert items[1].source == "b"
 
 
+@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_stream_reads_no_further_than_a_batch_ahead(predictor: Predictor, batch: int) -> None:
-    read = 0
+def test_a_stream_reads_no_further_than_a_batch_for_each_worker_ahead(batch: int, workers: int) -> None:
+    predictor, read = Predictor(ToySession(), workers=workers), 0
 
     def endless() -> Iterator[Frame]:
         nonlocal read
@@ -151,7 +158,53 @@ def test_a_stream_reads_no_further_than_a_batch_ahead(predictor: Predictor, batc
     results = predictor.stream(endless(), batch=batch)
     for done in range(1, 10):
         next(results)
-        assert read <= done + batch - 1
+        assert read <= done + batch - 1 + (0 if workers == 1 else workers * batch)
+    results.close()  # type: ignore[attr-defined]
+    assert not [t for t in threading.enumerate() if t.name.startswith("boxwright-predict")]
+
+
+class Meeting(ToySession):
+    """A session whose first two calls wait for each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._together = threading.Barrier(2, timeout=20)
+        self._calls = itertools.count()
+
+    def __call__(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
+        if next(self._calls) < 2:
+            self._together.wait()
+        return super().__call__(images)
+
+
+def test_two_workers_are_in_the_network_at_the_same_time() -> None:
+    pictures = [scene(("red", i, i)) for i in range(4)]
+    items = list(Predictor(Meeting(), workers=2).stream(pictures))
+    assert [item.detections.boxes_xyxy[0, 0] for item in items if isinstance(item, Prediction)] == [0, 8, 16, 24]
+
+
+def test_what_a_worker_raises_comes_out_of_the_stream() -> None:
+    class Broken(ToySession):
+        def __call__(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
+            raise CheckpointError("no more")
+
+    with pytest.raises(CheckpointError, match="no more"):
+        list(Predictor(Broken(), workers=2).stream([scene()] * 5))
+
+
+def test_a_file_is_loaded_for_several_workers(toy_onnx: Path) -> None:
+    pictures = [scene(("red", i, i)) for i in range(7)]
+    with Predictor.load(toy_onnx) as one, Predictor.load(toy_onnx, workers=read_cpu().usable_cores) as many:
+        found = [[item.detections.to_list() for item in p.stream(pictures)] for p in (one, many)]  # type: ignore[union-attr]
+    assert found[0] == found[1]
+    assert len(found[0]) == 7
+
+
+def test_impossible_numbers_of_workers_are_refused(toy_onnx: Path) -> None:
+    with pytest.raises(UsageError, match="workers=0 must be at least 1"):
+        Predictor.load(toy_onnx, workers=0)
+    with pytest.raises(UsageError, match=r"workers=9999 is more than the \d+ cores"):
+        Predictor.load(toy_onnx, workers=9999)
 
 
 def test_the_network_sees_whole_batches_and_the_rest() -> None:
