@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ("support.fixtures", "support.clusters")
+pytest_plugins = ("support.fixtures", "support.clusters", "support.runs")
 
 # Machines are shared and noisy: how long one example takes says nothing.
 settings.register_profile("boxwright", deadline=None)
@@ -25,6 +25,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.engines)
             if item.get_closest_marker("xdist_group") is None:
                 item.add_marker(pytest.mark.xdist_group(engine))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fail where tests that share a cluster would be dealt out all the same."""
+    if getattr(session.config.option, "loadgroup", False):
+        for item in session.items:
+            assert item.get_closest_marker("xdist_group") is None or "@" in item.nodeid, (
+                f"{item.nodeid} is not kept in its group: this pytest and pytest-xdist do not fit together"
+            )
 
 
 def _find_engine(item: pytest.Item) -> str | None:

@@ -14,6 +14,7 @@ _HOMES = {
     "Predictor": "boxwright.recipes.predict",
     "Thresholds": "boxwright.recipes.predict",
     "predict": "boxwright.recipes.predict",
+    "keep_freed_memory": "boxwright.launchers.allocator",
     "evaluate": "boxwright.recipes.evaluate",
     "describe": "boxwright.recipes.info",
     "examine": "boxwright.recipes.doctor",

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from support.clusters import further
 from support.estimation import assert_same_weights, make_estimator, make_model, make_set, train_plainly
 from torch import Tensor, nn
 
@@ -105,7 +106,7 @@ def test_values_that_are_no_tensor_are_named() -> None:
             estimator.predict(ragged.slice(0, 0), batch_size=2, **FEATURES)
 
 
-@pytest.mark.parametrize("backend", ["subprocess", "spark"])
+@pytest.mark.parametrize("backend", [*further("subprocess"), "spark"])
 def test_a_spark_data_frame_is_fitted_scored_and_predicted(spark_here: None, backend: str) -> None:
     from pyspark.sql import SparkSession
 
@@ -122,7 +123,7 @@ def test_a_spark_data_frame_is_fitted_scored_and_predicted(spark_here: None, bac
     np.testing.assert_allclose([by_name[f"row {i}"] for i in range(20)], expect(), atol=1e-6)
 
 
-@pytest.mark.parametrize("backend", ["subprocess", "ray"])
+@pytest.mark.parametrize("backend", [*further("subprocess"), "ray"])
 def test_a_ray_dataset_is_fitted_scored_and_predicted(ray_here: None, backend: str) -> None:
     import ray.data
 

@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 import torch
 from support.clusters import RayCluster
-from support.runs import DieOnce, check_same, make_config, resume_by_hand
+from support.runs import DieOnce, check_same, make_config
 
 from boxwright.accel.checkpoint import load_checkpoint
 from boxwright.cli import main
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.world import World
-from boxwright.data.synthetic import generate_scenes
 from boxwright.detector.yolox import build
 from boxwright.launchers.base import WorkerFailed
 from boxwright.launchers.files import FILES, carried_file
@@ -43,24 +42,11 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("scenes") / "set"
-    generate_scenes(folder, images=24, seed=0, size_hw=(96, 96), classes=("circle", "square"))
-    return folder
-
-
-@pytest.fixture(scope="module")
 def tar_url(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     archive = tmp_path_factory.mktemp("archive") / "scenes.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(scenes, "scenes")
     return f"file://{archive}"
-
-
-@pytest.fixture(scope="module")
-def by_hand(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The last checkpoint of a run of this machine that died after its first evaluation and was resumed by hand."""
-    return resume_by_hand(scenes, tmp_path_factory.mktemp("by_hand"))
 
 
 class NothingOfMine:

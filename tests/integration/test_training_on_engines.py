@@ -9,10 +9,9 @@ import psutil
 import pytest
 import torch
 from support.clusters import RayCluster
-from support.runs import DieOnce, check_same, make_config, resume_by_hand
+from support.runs import DieOnce, check_same, make_config
 
 from boxwright.accel.nano import TorchNano
-from boxwright.data.synthetic import generate_scenes
 from boxwright.recipes.train import train
 
 pytest.importorskip("ray", reason="ray is not installed")
@@ -20,19 +19,6 @@ from boxwright.launchers.ray_ import RayLauncher
 
 RAY = pytest.mark.xdist_group("ray")
 SPARK = pytest.mark.xdist_group("spark")
-
-
-@pytest.fixture(scope="module")
-def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("scenes")
-    generate_scenes(folder, images=24, seed=0, size_hw=(96, 96), classes=("circle", "square"))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def by_hand(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The last checkpoint of a run of this machine that died after its first evaluation and was resumed by hand."""
-    return resume_by_hand(scenes, tmp_path_factory.mktemp("by_hand"))
 
 
 @RAY

@@ -26,7 +26,9 @@ def run(args: argparse.Namespace) -> int:
     from boxwright.cli.progress import progress_bar
     from boxwright.recipes.evaluate import evaluate
     from boxwright.recipes.predict import Predictor, Thresholds
+    from boxwright.recipes.program import keep_freed_memory
 
+    keep_freed_memory()
     thresholds = Thresholds(conf=args.conf, nms=args.nms, class_agnostic=args.class_agnostic)
     with (
         Predictor.load(args.model, thresholds=thresholds, options=model_options(args)) as predictor,

@@ -57,7 +57,9 @@ def _add_engine_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Predict, write the files, print a line an image; 3 if any input could not be read."""
     from boxwright.recipes.predict import Thresholds
+    from boxwright.recipes.program import keep_freed_memory
 
+    keep_freed_memory()
     thresholds = Thresholds(
         conf=args.conf,
         nms=args.nms,

@@ -5,6 +5,7 @@ float, and this 0.0036 (`benchmarks/int8_accuracy.py`). Depthwise, first and las
 have the least square error.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ from boxwright.runtimes.telemetry import no_telemetry
 
 with no_telemetry():
     import openvino.opset13 as ops
+
+_Key = tuple[str, int]
+"""An output: its node's name and its place there."""
 
 _KINDS = ("Convolution", "GroupConvolution", "MatMul")
 
@@ -51,9 +55,9 @@ def quantize(model: Any, source: Source, calibration: Calibration) -> tuple[Any,
         layer = module.get_submodule(f"{PREFIX}{name}")
         if isinstance(layer, nn.Conv2d | nn.Linear) and _has_weights(node, layer):
             found[node.get_name()] = (node, layer, limits, np.asarray(error, np.float32))
-    rounder = _Rounder(set(found))
-    for node, quantized, limits, shift in found.values():
-        rounder.round_inputs(node, limits)
+    rounder = _Rounder([(node, limits) for node, _, limits, _ in found.values()])
+    for node, quantized, _, shift in found.values():
+        rounder.round_inputs(node)
         _round_weights(node, quantized)
         _shift_outputs(node, shift)
     done = [find_module(node) for node, *_ in found.values()]
@@ -85,31 +89,85 @@ def _has_weights(node: Any, layer: nn.Conv2d | nn.Linear) -> bool:
 
 
 class _Rounder:
-    """Puts levels before layers; layers that read the same values share them."""
+    """Puts levels before layers.
 
-    def __init__(self, layers: set[str]) -> None:
-        self._layers = layers
-        self._known: dict[tuple[str, int], Any] = {}
+    Levels stand where a value is computed, once for all layers that read it: then the layer that computes it writes
+    bytes, and what only joins, picks or repeats values hands on bytes. So layers whose inputs share a value have the
+    same levels, wide enough for each.
+    """
 
-    def round_inputs(self, node: Any, limits: Range) -> None:
+    def __init__(self, layers: Sequence[tuple[Any, Range]]) -> None:
+        inputs = [(node.input_value(0), limits) for node, limits in layers]
+        self._layers = {node.get_name() for node, _ in layers}
+        self._limits: dict[_Key, Range] = {}
+        self._known: dict[_Key, Any] = {}
+        for group, limits in self._group(inputs):
+            self._limits |= dict.fromkeys(group, limits)
+
+    def round_inputs(self, node: Any) -> None:
         """Have a layer read levels."""
-        source = node.input_value(0)
-        key = (source.get_node().get_name(), source.get_index())
-        if key not in self._known:
+        node.input(0).replace_source_output(self._round(node.input_value(0)))
+
+    def _group(self, inputs: Sequence[tuple[Any, Range]]) -> list[tuple[set[_Key], Range]]:
+        groups: list[tuple[set[_Key], Range]] = []
+        for source, limits in inputs:
+            keys, low, high = {_key(origin) for origin in self._origins(source)}, limits.low, limits.high
+            apart = []
+            for group, other in groups:
+                if group & keys:
+                    keys, low, high = keys | group, min(low, other.low), max(high, other.high)
+                else:
+                    apart.append((group, other))
+            groups = [*apart, (keys, Range(low=low, high=high))]
+        return groups
+
+    def _origins(self, source: Any) -> list[Any]:
+        """Return where the values of an output are computed."""
+        parts = self._hands_on(source)
+        return [origin for part in parts for origin in self._origins(part.get_source_output())] if parts else [source]
+
+    def _hands_on(self, source: Any) -> list[Any]:
+        """Return the inputs whose values an output consists of, unchanged, if nothing reads it but quantised layers."""
+        node = source.get_node()
+        if node.get_type_name() == "Concat":
+            parts = node.inputs()
+        elif node.get_type_name() == "MaxPool" or _repeats(node):
+            parts = [node.input(0)]
+        else:
+            return []
+        return list(parts) if all(self._is_quantized(i) for i in source.get_target_inputs()) else []
+
+    def _is_quantized(self, reader: Any) -> bool:
+        node = reader.get_node()
+        if node.get_name() in self._layers:
+            return bool(reader.get_index() == 0)
+        return any(part.get_index() == reader.get_index() for part in self._hands_on(node.output(0)))
+
+    def _round(self, source: Any) -> Any:
+        key = _key(source)
+        if key in self._known:
+            return self._known[key]
+        parts = self._hands_on(source)
+        self._known[key] = source
+        if parts:
+            for part in parts:
+                part.replace_source_output(self._round(part.get_source_output()))
+        else:
+            limits = self._limits[key]
             low = np.float32(-limits.zero_point * limits.scale)
             high = np.float32((255 - limits.zero_point) * limits.scale)
-            self._known[key] = self._round(source, low, high)
-        node.input(0).replace_source_output(self._known[key])
+            rounded = ops.fake_quantize(source, low, high, low, high, 256).output(0)
+            self._known |= {key: rounded, _key(rounded): rounded}
+        return self._known[key]
 
-    def _round(self, source: Any, low: np.float32, high: np.float32) -> Any:
-        node = source.get_node()
-        readers = [i.get_node() for i in source.get_target_inputs()]
-        if node.get_type_name() == "Concat" and all(r.get_name() in self._layers for r in readers):
-            # The same levels before joining as after it, and what is joined has a byte a value.
-            for part in node.inputs():
-                part.replace_source_output(self._round(part.get_source_output(), low, high))
-            return source
-        return ops.fake_quantize(source, low, high, low, high, 256).output(0)
+
+def _key(output: Any) -> _Key:
+    return output.get_node().get_name(), output.get_index()
+
+
+def _repeats(node: Any) -> bool:
+    """Return whether a node only repeats or leaves out values of its first input."""
+    return bool(node.get_type_name() == "Interpolate" and node.get_attributes()["mode"] == "nearest")
 
 
 def _round_weights(node: Any, layer: nn.Conv2d | nn.Linear) -> None:

@@ -47,6 +47,24 @@ class Net(nn.Module):
         return self.last(x), x.mean(dim=(2, 3))
 
 
+class Joining(nn.Module):
+    """What two layers compute is joined, picked, repeated, and read by layers alone and together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.left, self.right = Block(3), Block(16), Block(16)
+        self.alone, self.both, self.large = Block(16), Block(48), Block(16)
+        self.last, self.end = nn.Conv2d(32, 4, 1), nn.Conv2d(16, 4, 1)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.first(images)
+        left, right = self.left(x), 4 * self.right(x)
+        picked = nn.functional.max_pool2d(right, 3, stride=1, padding=1)
+        repeated = nn.functional.interpolate(left, scale_factor=2, mode="nearest")
+        joined = torch.cat((picked, right, left), dim=1)
+        return self.last(torch.cat((self.alone(left), self.both(joined)), dim=1)), self.end(self.large(repeated))
+
+
 class Head(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -110,6 +128,29 @@ def test_layers_that_read_the_same_values_share_their_levels(source: Source, tmp
         if op.get_type_name() == "Convolution"
     }
     assert feeds["__module.model.left.conv"] == feeds["__module.model.right.conv"]
+
+
+def test_levels_stand_where_values_are_computed(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    source = Source.of(Joining().eval(), (_images(1),))
+    artifact = write_artifact(source, INT8, tmp_path / "a", calibration=_calibration())
+    assert set(artifact.recipe["quantized"]) == {f"{n}.conv" for n in ("left", "right", "alone", "both", "large")}
+    ops = openvino.Core().read_model(tmp_path / "a" / "model.xml").get_ops()
+    pools = [op for op in ops if op.get_type_name() == "MaxPool"]
+    larger = [op for op in ops if op.get_type_name() == "Interpolate"]
+    joins = [op for op in ops if op.get_type_name() == "Concat" and pools[0] in _sources(op)]
+    assert [kind.get_type_name() for kind in _sources(pools[0]) + _sources(larger[0])] == ["FakeQuantize"] * 2
+    assert [kind.get_type_name() for kind in _sources(joins[0])] == ["MaxPool", "FakeQuantize", "FakeQuantize"]
+    levels = [op for op in ops if op.get_type_name() == "FakeQuantize"]
+    assert len(levels) == 3, "the first layer's, the left one's for both its readers, the right one's"
+    ends = [tuple(float(op.input_value(i).get_node().get_data().item()) for i in (1, 2)) for op in levels]
+    assert len(set(ends)) == 2, "what is joined has the same levels"
+    batch = np.concatenate([_images(seed) for seed in (1, 2, 3)])
+    assert distance(open_graph(tmp_path / "a").run([batch]), source.run([batch])) < 0.05
+
+
+def _sources(op: Any) -> list[Any]:
+    return [op.input_value(i).get_node() for i in range(len(op.inputs()) if op.get_type_name() == "Concat" else 1)]
 
 
 def test_the_mean_error_is_taken_out_of_the_bias(tmp_path: Path) -> None:
