@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -103,6 +104,18 @@ def need_spark() -> None:
         pytest.skip("Spark needs Java, which is not installed")
 
 
+def _wait_for(port: int, timeout_s: float = 60.0) -> None:
+    end_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            assert time.monotonic() < end_s, "Spark's master does not listen"
+            time.sleep(0.1)
+        else:
+            return
+
+
 @contextmanager
 def start_spark(folder: Path) -> Iterator[str]:
     """Give the URL of a standalone master with two workers of one core each, on the loopback interface."""
@@ -138,6 +151,8 @@ def start_spark(folder: Path) -> Iterator[str]:
                     start_new_session=True,
                 )
                 started.append(process)
+                if process is started[0]:
+                    _wait_for(port)  # a worker that finds no master tries again after up to a quarter of a minute
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
                 yield address
