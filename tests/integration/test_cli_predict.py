@@ -13,6 +13,7 @@ from support.fixtures import Command
 from support.scenes import save_labelled_set, save_scene, save_video, scene
 from support.toy import save_toy_onnx, toy_spec
 
+from boxwright.core.cpu import read_cpu
 from boxwright.evaluation.coco_files import evaluate_files
 
 
@@ -30,7 +31,10 @@ def test_an_image_is_annotated_into_a_new_run_folder(boxwright: Command, toy_onn
         assert (tmp_path / "runs" / "predict" / run / "a.jpg").is_file()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+TWO_CORES = pytest.mark.skipif(read_cpu().usable_cores < 2, reason="needs two cores")
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=TWO_CORES)])
 def test_all_kinds_of_sources_go_through_one_command(
     boxwright: Command, toy_onnx: Path, tmp_path: Path, workers: int
 ) -> None:

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-b", "--batch", type=positive, default=1, help="images at once (default 1)")
     parser.add_argument(
         "--workers", metavar="N", type=positive,
-        help="pictures worked on side by side (default 1; with --engine, workers, as many as there is room for)",
+        help="artifacts and .onnx: pictures side by side, at most one a core (default 1; all that fit with --engine)",
     )  # fmt: skip
     parser.add_argument("--out", metavar="DIR", help="folder for the files (default runs/predict/exp…)")
     parser.add_argument(

@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -89,6 +88,7 @@ class Predictor:
             raise UsageError(f"workers={workers!r} must be at least 1.")
         self._session = session
         self._workers = workers
+        self._pools: set[ThreadPoolExecutor] = set()
         self._fit_hw = session.spec.size_hw if scaled_decode else None
         self.thresholds = thresholds or Thresholds()
         self.watch = Stopwatch()
@@ -120,19 +120,21 @@ class Predictor:
                 "refuse", or "ignore" for no check at all.
             fallback: artifacts to fall back on, best first; by default the others of the report it belongs to.
             scaled_decode: decode large JPEGs smaller, which is faster (see `Predictor`).
-            workers: how many pictures `stream` works on side by side, each with its share of the cores: more pictures
-                in a second, but one picture alone takes longer. For artifacts and ONNX files.
+            workers: how many pictures `stream` works on side by side, each with its share of the physical cores: more
+                pictures in a second, but one picture alone takes longer. For artifacts and ONNX files; it pays with
+                OpenVINO and ONNX Runtime, which compute several requests at a time.
 
         Raises:
             CheckpointError: there is no such model, its file can't be used, or no artifact passes its check.
             UsageError: an option does not apply to this kind of model, or there are more workers than cores.
         """
         path = find_model(model)
+        tuning = _share_cores(path, workers)
         if is_artifact(path):
             path = choose_artifact(path, on_mismatch=on_mismatch, fallback=fallback)
         elif fallback:
             raise UsageError(f"fallback={list(map(str, fallback))!r} is for artifact folders; {str(path)!r} is none.")
-        session = open_model(path, options, _share_cores(workers))
+        session = open_model(path, options, tuning)
         return cls(session, thresholds, scaled_decode=scaled_decode, workers=workers)
 
     @property
@@ -166,7 +168,8 @@ class Predictor:
         """Yield a prediction for each frame and a failure for each input that can't be read, in order.
 
         At most `batch` frames for each worker and one more `batch` are held at a time, so memory stays flat on an
-        endless video. With several workers a result comes when that many further frames were read.
+        endless video. With several workers, sources are read that far ahead: a file, or an array that is filled again,
+        must stay as it is until its result is there, and a result comes when the next frames were asked for.
 
         Args:
             sources: anything that `list_sources` takes, frames themselves included.
@@ -200,17 +203,26 @@ class Predictor:
             return list(self._answer_all(group, batch))
 
         at_work: deque[Future[list[Prediction | Failure]]] = deque()
-        with ThreadPoolExecutor(self._workers, thread_name_prefix="boxwright-predict") as pool:
-            try:
-                while group := list(islice(items, batch)):
-                    at_work.append(pool.submit(answer, group))
-                    if len(at_work) > self._workers:
+        groups = _read_groups(items, batch)
+        pool = ThreadPoolExecutor(self._workers, thread_name_prefix="boxwright-predict")
+        self._pools.add(pool)
+        try:
+            while True:
+                try:
+                    group = next(groups, None)
+                except Exception:  # of the source: what was read before comes out first
+                    while at_work:
                         yield from at_work.popleft().result()
-                while at_work:
+                    raise
+                if group is not None:
+                    at_work.append(pool.submit(answer, group))
+                elif not at_work:
+                    return
+                while at_work and (group is None or len(at_work) > self._workers or at_work[0].done()):
                     yield from at_work.popleft().result()
-            finally:
-                for future in at_work:  # the caller has stopped half-way, or an item has failed
-                    future.cancel()
+        finally:  # also when the caller has stopped half-way
+            pool.shutdown(cancel_futures=True)
+            self._pools.discard(pool)
 
     def predict_batch(self, images: Sequence[NDArray[np.uint8]]) -> list[Detections]:
         """Return what is found in each of several (H, W, 3) BGR images, which may differ in size."""
@@ -260,7 +272,9 @@ class Predictor:
             yield Prediction(frame=frame, detections=_enlarge(detections, frame.full_size_hw))
 
     def close(self) -> None:
-        """Give back what the model holds."""
+        """Give back what the model holds; a stream that is not at its end ends here."""
+        for pool in list(self._pools):
+            pool.shutdown(cancel_futures=True)
         self._session.close()
 
     def __enter__(self) -> "Predictor":
@@ -272,9 +286,31 @@ class Predictor:
         self.close()
 
 
-def _share_cores(workers: int) -> Tuning | None:
+def _read_groups(items: Iterator[Frame | Failure | Still], batch: int) -> Iterator[list[Frame | Failure | Still]]:
+    """Yield the items so many at a time, the last ones also if the source then fails."""
+    group: list[Frame | Failure | Still] = []
+    try:
+        for item in items:
+            group.append(item)
+            if len(group) == batch:
+                yield group
+                group = []
+    except Exception:
+        if group:
+            yield group
+        raise
+    if group:
+        yield group
+
+
+def _share_cores(path: Path, workers: int) -> Tuning | None:
     if workers <= 1:
         return None
+    if not is_artifact(path) and path.suffix.lower() != ".onnx":
+        raise UsageError(
+            f"workers={workers!r} does not apply to {path.name}, which runs in PyTorch. Leave it out, or convert the "
+            "model first: boxwright optimize or boxwright export."
+        )
     cores = read_cpu().usable_cores
     if workers > cores:
         raise UsageError(f"workers={workers!r} is more than the {cores} cores that may be used. Ask for fewer.")

@@ -1,7 +1,7 @@
 """8-bit OpenVINO models: the ranges that `quantized` measures, written as the nodes OpenVINO makes int8 kernels from.
 
 Why not NNCF alone: on the official nano, with 128 calibration images, it takes 0.0149 AP with SiLU's products left in
-float, and this 0.0036 (`benchmarks/int8_accuracy.py`). Depthwise, first and last layers stay in float here, and ranges
+float, and this 0.0030 (`benchmarks/int8_accuracy.py`). Depthwise, first and last layers stay in float here, and ranges
 have the least square error.
 """
 
@@ -26,6 +26,7 @@ with no_telemetry():
 _Key = tuple[str, int]
 """An output: its node's name and its place there."""
 
+_WIDER = 2.0  # how many times wider than a layer's own range its levels may become
 _KINDS = ("Convolution", "GroupConvolution", "MatMul")
 
 
@@ -56,8 +57,9 @@ def quantize(model: Any, source: Source, calibration: Calibration) -> tuple[Any,
         if isinstance(layer, nn.Conv2d | nn.Linear) and _has_weights(node, layer):
             found[node.get_name()] = (node, layer, limits, np.asarray(error, np.float32))
     rounder = _Rounder([(node, limits) for node, _, limits, _ in found.values()])
-    for node, quantized, _, shift in found.values():
+    for node, *_ in found.values():  # all of them first: what follows puts nodes in between
         rounder.round_inputs(node)
+    for node, quantized, _, shift in found.values():
         _round_weights(node, quantized)
         _shift_outputs(node, shift)
     done = [find_module(node) for node, *_ in found.values()]
@@ -72,7 +74,7 @@ def quantize(model: Any, source: Source, calibration: Calibration) -> tuple[Any,
         "quantized": done,
         "keep_float": list(calibration.keep_float),
         "float": "depthwise convolutions, first and last layers, products, sums, activations",
-        "activations": "uint8, one scale a tensor, range with the least square error",
+        "activations": "uint8, a scale a tensor, range with the least square error, common where layers share values",
         "weights_scale": "int8, one scale an output channel, bias corrected by the mean error",
         "samples": len(calibration.samples),
         "samples_sha": calibration.fingerprint(),
@@ -93,32 +95,47 @@ class _Rounder:
 
     Levels stand where a value is computed, once for all layers that read it: then the layer that computes it writes
     bytes, and what only joins, picks or repeats values hands on bytes. So layers whose inputs share a value have the
-    same levels, wide enough for each.
+    same levels, wide enough for each. A layer that would make them much too wide for another has its own.
     """
 
     def __init__(self, layers: Sequence[tuple[Any, Range]]) -> None:
-        inputs = [(node.input_value(0), limits) for node, limits in layers]
-        self._layers = {node.get_name() for node, _ in layers}
+        self._own = {node.get_name(): limits for node, limits in layers}
+        self._layers = set(self._own)  # those that share
         self._limits: dict[_Key, Range] = {}
         self._known: dict[_Key, Any] = {}
-        for group, limits in self._group(inputs):
-            self._limits |= dict.fromkeys(group, limits)
+        while True:
+            groups = self._group([node for node, _ in layers if node.get_name() in self._layers])
+            crowded = [names for _, names, limits in groups if self._is_too_wide(limits, names)]
+            if not crowded:
+                break
+            for names in crowded:
+                self._layers.remove(max(names, key=lambda name: self._own[name].scale))
+        for keys, _, limits in groups:
+            self._limits |= dict.fromkeys(keys, limits)
 
     def round_inputs(self, node: Any) -> None:
         """Have a layer read levels."""
-        node.input(0).replace_source_output(self._round(node.input_value(0)))
+        source, name = node.input_value(0), node.get_name()
+        node.input(0).replace_source_output(
+            self._round(source) if name in self._layers else _round(source, self._own[name])
+        )
 
-    def _group(self, inputs: Sequence[tuple[Any, Range]]) -> list[tuple[set[_Key], Range]]:
-        groups: list[tuple[set[_Key], Range]] = []
-        for source, limits in inputs:
-            keys, low, high = {_key(origin) for origin in self._origins(source)}, limits.low, limits.high
-            apart = []
-            for group, other in groups:
-                if group & keys:
-                    keys, low, high = keys | group, min(low, other.low), max(high, other.high)
+    def _is_too_wide(self, limits: Range, names: set[str]) -> bool:
+        return any(limits.scale > _WIDER * self._own[name].scale for name in names)
+
+    def _group(self, layers: Sequence[Any]) -> list[tuple[set[_Key], set[str], Range]]:
+        """Return the values that have the same levels, the layers that read them, and the levels."""
+        groups: list[tuple[set[_Key], set[str], Range]] = []
+        for node in layers:
+            keys, names = {_key(origin) for origin in self._origins(node.input_value(0))}, {node.get_name()}
+            limits, apart = self._own[node.get_name()], []
+            for group in groups:
+                if group[0] & keys:
+                    keys, names = keys | group[0], names | group[1]
+                    limits = Range(low=min(limits.low, group[2].low), high=max(limits.high, group[2].high))
                 else:
-                    apart.append((group, other))
-            groups = [*apart, (keys, Range(low=low, high=high))]
+                    apart.append(group)
+            groups = [*apart, (keys, names, limits)]
         return groups
 
     def _origins(self, source: Any) -> list[Any]:
@@ -153,12 +170,15 @@ class _Rounder:
             for part in parts:
                 part.replace_source_output(self._round(part.get_source_output()))
         else:
-            limits = self._limits[key]
-            low = np.float32(-limits.zero_point * limits.scale)
-            high = np.float32((255 - limits.zero_point) * limits.scale)
-            rounded = ops.fake_quantize(source, low, high, low, high, 256).output(0)
+            rounded = _round(source, self._limits[key])
             self._known |= {key: rounded, _key(rounded): rounded}
         return self._known[key]
+
+
+def _round(source: Any, limits: Range) -> Any:
+    low = np.float32(-limits.zero_point * limits.scale)
+    high = np.float32((255 - limits.zero_point) * limits.scale)
+    return ops.fake_quantize(source, low, high, low, high, 256).output(0)
 
 
 def _key(output: Any) -> _Key:

@@ -17,6 +17,8 @@ from boxwright.recipes.models import ModelOptions
 from boxwright.recipes.predict import Prediction, Predictor, Thresholds, predict
 from boxwright.recipes.sources import Failure, Frame
 
+TWO_CORES = pytest.mark.skipif(read_cpu().usable_cores < 2, reason="needs two cores")
+
 
 @pytest.fixture
 def predictor() -> Predictor:
@@ -192,9 +194,32 @@ def test_what_a_worker_raises_comes_out_of_the_stream() -> None:
         list(Predictor(Broken(), workers=2).stream([scene()] * 5))
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+def test_what_was_read_before_a_source_failed_comes_out_first(batch: int) -> None:
+    def broken() -> Iterator[Frame]:
+        for index in range(5):
+            yield Frame(source="camera 0", image=scene(("red", index, index)), index=index)
+        raise ConnectionError("gone")
+
+    results = Predictor(ToySession(), workers=2).stream(broken(), batch=batch)
+    found = [next(results) for _ in range(5)]
+    assert [item.frame.index for item in found if isinstance(item, Prediction)] == [0, 1, 2, 3, 4]
+    with pytest.raises(ConnectionError, match="gone"):
+        next(results)
+
+
+def test_closing_ends_the_workers_of_a_stream_that_goes_on() -> None:
+    predictor = Predictor(ToySession(), workers=2)
+    results = predictor.stream(Frame(source="camera 0", image=scene(), index=i) for i in itertools.count())
+    next(results)
+    predictor.close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("boxwright-predict")]
+
+
+@TWO_CORES
 def test_a_file_is_loaded_for_several_workers(toy_onnx: Path) -> None:
     pictures = [scene(("red", i, i)) for i in range(7)]
-    with Predictor.load(toy_onnx) as one, Predictor.load(toy_onnx, workers=read_cpu().usable_cores) as many:
+    with Predictor.load(toy_onnx) as one, Predictor.load(toy_onnx, workers=2) as many:
         found = [[item.detections.to_list() for item in p.stream(pictures)] for p in (one, many)]  # type: ignore[union-attr]
     assert found[0] == found[1]
     assert len(found[0]) == 7
@@ -205,6 +230,13 @@ def test_impossible_numbers_of_workers_are_refused(toy_onnx: Path) -> None:
         Predictor.load(toy_onnx, workers=0)
     with pytest.raises(UsageError, match=r"workers=9999 is more than the \d+ cores"):
         Predictor.load(toy_onnx, workers=9999)
+
+
+def test_workers_are_for_converted_models(tmp_path: Path) -> None:
+    path = tmp_path / "weights.pth"
+    path.touch()
+    with pytest.raises(UsageError, match=r"workers=2 does not apply to weights.pth, which runs in PyTorch"):
+        Predictor.load(path, workers=2)
 
 
 def test_the_network_sees_whole_batches_and_the_rest() -> None:

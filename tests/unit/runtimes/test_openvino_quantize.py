@@ -58,7 +58,7 @@ class Joining(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         x = self.first(images)
-        left, right = self.left(x), 4 * self.right(x)
+        left, right = self.left(x), self.right(x)
         picked = nn.functional.max_pool2d(right, 3, stride=1, padding=1)
         repeated = nn.functional.interpolate(left, scale_factor=2, mode="nearest")
         joined = torch.cat((picked, right, left), dim=1)
@@ -147,6 +147,44 @@ def test_levels_stand_where_values_are_computed(tmp_path: Path) -> None:
     assert len(set(ends)) == 2, "what is joined has the same levels"
     batch = np.concatenate([_images(seed) for seed in (1, 2, 3)])
     assert distance(open_graph(tmp_path / "a").run([batch]), source.run([batch])) < 0.05
+
+
+def test_layers_that_follow_each_other_without_a_bias_are_quantised(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    bare = nn.Sequential(
+        *(nn.Conv2d(i, o, 3, padding=1, bias=False) for i, o in ((3, 8), (8, 8), (8, 8))), nn.MaxPool2d(2),
+        nn.Conv2d(8, 8, 3, bias=False), nn.ReLU(), nn.Conv2d(8, 4, 1),
+    ).eval()  # fmt: skip
+    source = Source.of(bare, (_images(1),))
+    artifact = write_artifact(source, INT8, tmp_path / "a", calibration=_calibration())
+    assert set(artifact.recipe["quantized"]) == {"1", "2", "4"}
+    assert distance(open_graph(tmp_path / "a").run([_images(2)]), source.run([_images(2)])) < 0.05
+
+
+class Uneven(nn.Module):
+    """What one layer reads alone is joined with values a hundred times as large for another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.large, self.alone, self.both = Block(3), Block(3), Block(16), Block(32)
+        self.last = nn.Conv2d(32, 4, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        small, large = self.first(images), 100 * self.large(images)
+        return self.last(torch.cat((self.alone(small), self.both(torch.cat((small, large), dim=1))), dim=1))
+
+
+def test_a_layer_with_much_larger_values_has_levels_of_its_own(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    source = Source.of(Uneven().eval(), (_images(1),))
+    artifact = write_artifact(source, INT8, tmp_path / "a", calibration=_calibration())
+    assert {"alone.conv", "both.conv"} <= set(artifact.recipe["quantized"])
+    highs = {}
+    for op in openvino.Core().read_model(tmp_path / "a" / "model.xml").get_ops():
+        if op.get_type_name() == "Convolution" and op.input_value(0).get_node().get_type_name() == "FakeQuantize":
+            levels = op.input_value(0).get_node()
+            highs[op.get_friendly_name().split("/")[0]] = float(levels.input_value(2).get_node().get_data().item())
+    assert highs["__module.model.both.conv"] > 20 * highs["__module.model.alone.conv"]
 
 
 def _sources(op: Any) -> list[Any]:
