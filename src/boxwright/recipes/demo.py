@@ -59,9 +59,10 @@ class DemoResult:
 
 def run_demo(folder: Path, *, steps: int, seed: int = 0, images: int = 400, held_out: int = 80) -> DemoResult:
     """Draw scenes, train a nano detector on them, score it on scenes it has not seen, and find its fastest form."""
-    _log.info("Drawing %d scenes; %d of them are held out.", images + held_out, held_out)
+    _log.info("Drawing %d scenes.", images + held_out)
     records = generate_scenes(folder / "scenes", images=images + held_out, seed=seed, classes=CLASSES)
     _, unseen = split_records(records, val=held_out / (images + held_out), seed=seed)
+    _log.info("%d of them are held out.", len(unseen))
     config = TrainConfig(
         model="yolox_nano",
         data=folder / "scenes",
