@@ -65,7 +65,11 @@ class Still:
     data: bytes | Path
 
     def read(self, fit_hw: tuple[int, int] | None = None) -> Frame | Failure:
-        """Return the picture, decoded as `read_sources` says."""
+        """Return the picture, or why it can't be read.
+
+        With `fit_hw`, a JPEG that is at least twice as large as a picture that fits there is decoded at a half, a
+        quarter or an eighth of its size, never smaller than what fits; the frame says how large it really is.
+        """
         try:
             data = self.data if isinstance(self.data, bytes) else read_file(self.data)
             return _decode(data, self.source, fit_hw)
@@ -76,29 +80,10 @@ class Still:
 Source = str | Path | int | bytes | NDArray[Any] | Any
 
 
-def read_sources(
-    sources: Source | Sequence[Source] | Iterator[Source],
-    *,
-    stdin: BinaryIO | None = None,
-    fit_hw: tuple[int, int] | None = None,
-) -> Iterator[Frame | Failure]:
-    """Yield the frames of one source or many, in order; what can't be read is yielded as a `Failure`.
-
-    With `fit_hw`, a JPEG that is at least twice as large as a picture that fits there is decoded at a half, a quarter
-    or an eighth of its size, never smaller than what fits; the frame says how large it really is. `list_sources` says
-    what a source may be.
-
-    Raises:
-        UsageError: there is no source, or one is of a type that can't hold an image.
-    """
-    for item in list_sources(sources, stdin=stdin):
-        yield item.read(fit_hw) if isinstance(item, Still) else item
-
-
 def list_sources(
     sources: Source | Sequence[Source] | Iterator[Source], *, stdin: BinaryIO | None = None
 ) -> Iterator[Frame | Failure | Still]:
-    """Yield the frames of one source or many, in order; encoded pictures are not read yet.
+    """Yield the frames of one source or many, in order; encoded pictures are not read yet, see `Still`.
 
     A string or path is an image, a folder, a glob, a video, a URL, a camera's number or "-" for one image on stdin.
     Arrays are (H, W, 3) BGR or (H, W) grey uint8, PIL images are themselves, bytes are an encoded image; frames and
