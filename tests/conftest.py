@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ("support.fixtures", "support.clusters", "support.runs")
+pytest_plugins = ("support.fixtures", "support.clusters")
 
 # Machines are shared and noisy: how long one example takes says nothing.
 settings.register_profile("boxwright", deadline=None)

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from boxwright.accel.checkpoint import load_checkpoint
-from boxwright.data.synthetic import generate_scenes
 from boxwright.launchers.base import WorkerFailed, current_attempt
 from boxwright.recipes.train import TrainConfig, train
 
@@ -22,20 +21,6 @@ SETTINGS: dict[str, Any] = {
 
 def make_config(data: Path | str, out: Path, **changes: Any) -> TrainConfig:
     return TrainConfig(**({"data": data, "output_dir": out} | SETTINGS | changes))
-
-
-@pytest.fixture(scope="session")
-def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small labelled set."""
-    folder = tmp_path_factory.mktemp("scenes") / "set"
-    generate_scenes(folder, images=24, seed=0, size_hw=(96, 96), classes=("circle", "square"))
-    return folder
-
-
-@pytest.fixture(scope="session")
-def by_hand(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The last checkpoint of a run of this machine that died after its first evaluation and was resumed by hand."""
-    return resume_by_hand(scenes, tmp_path_factory.mktemp("by_hand"))
 
 
 class DieOnce:
