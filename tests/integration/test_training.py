@@ -90,8 +90,9 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one_bit_by_bit(
     scenes: Path, tmp_path: Path, stop: int
 ) -> None:
     # Mosaic and the averaged weights are on; the stops are in mid-epoch, and one in the last phase.
-    settings = {"print_interval": 1, "no_aug_epochs": 1.0}
+    settings: dict[str, Any] = {"print_interval": 1, "no_aug_epochs": 1.0}
     whole = train(make_config(scenes, tmp_path / "whole", **settings))
+    settings["worker_kind"] = "threads" if stop == 3 else "processes"  # who makes the samples is no matter
     first = train(make_config(scenes, tmp_path / "parts", **settings), callbacks=[StopAt(stop)])
     assert (first.stopped, first.steps) == ("signal 15", stop)
     second = train(make_config(scenes, tmp_path / "parts", resume=True, **settings))
@@ -144,7 +145,7 @@ def start_cli(scenes: Path, out: Path, *words: str) -> subprocess.Popen[str]:
         sys.executable, "-m", "boxwright", "train", "--data", str(scenes), "--out", str(out), "--val", "0.25",
         "-b", "4", "--size", "96", "steps", "100000", "print_interval", "1", "workers=1", *words,
     ]  # fmt: skip
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
 def wait_for_steps(process: subprocess.Popen[str], count: int) -> None:
@@ -157,15 +158,19 @@ def wait_for_steps(process: subprocess.Popen[str], count: int) -> None:
     raise AssertionError("the run ended before its steps")
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(("processes", "worker_kind"), [(1, "threads"), (1, "processes"), (2, "threads")])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_in_mid_epoch_leaves_a_checkpoint_a_result_an_exit_code_and_no_orphan(
-    scenes: Path, tmp_path: Path, processes: int, number: signal.Signals, code: int
+    scenes: Path, tmp_path: Path, processes: int, worker_kind: str, number: signal.Signals, code: int
 ) -> None:
-    with start_cli(scenes, tmp_path / "run", "--num_processes", str(processes), "--json") as process:
+    words = ("--num_processes", str(processes), "--json", f"worker_kind={worker_kind}")
+    with start_cli(scenes, tmp_path / "run", *words) as process:
         wait_for_steps(process, 3)
         children = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(number)
+        if worker_kind == "processes":
+            os.killpg(process.pid, number)  # as a terminal does, and some batch systems
+        else:
+            process.send_signal(number)
         out, log = process.communicate(timeout=WAIT_S)
         assert process.returncode == code, log
     _, alive = psutil.wait_procs(children, timeout=WAIT_S)
@@ -218,10 +223,10 @@ def test_a_signal_to_one_process_stops_all_at_the_same_step_and_resume_learns_th
 
 
 def test_a_killed_parent_leaves_no_orphan(scenes: Path, tmp_path: Path) -> None:
-    with start_cli(scenes, tmp_path / "run", "--num_processes", "2") as process:
+    with start_cli(scenes, tmp_path / "run", "--num_processes", "2", "worker_kind=processes") as process:
         wait_for_steps(process, 2)
         children = psutil.Process(process.pid).children(recursive=True)
-        assert len(children) >= 2
+        assert len(children) >= 4
         process.kill()
         _, alive = psutil.wait_procs(children, timeout=WAIT_S)
         assert not alive

@@ -1,8 +1,10 @@
 """Keeping decoded images: the last few (`RecentTiles`), as many as memory allows (`RamCache`), or see `disk_cache`.
 
-A cache never changes a sample: it gives the same pixels as the files, only sooner.
+`SharedCache` is the RAM cache of several processes. A cache never changes a sample: it gives the same pixels as the
+files, only sooner.
 """
 
+import mmap
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -91,14 +93,11 @@ class RamCache:
         processes: int = 1,
         free_bytes: Callable[[], int] = lambda: read_memory().usable_bytes,
     ) -> None:
-        if processes < 1 or (limit_bytes is not None and limit_bytes < 0):
-            raise UsageError(f"processes={processes!r}, limit_bytes={limit_bytes!r}: neither makes a cache.")
         self.records: Records = source.records
         self.size_hw: tuple[int, int] = source.size_hw
         self._source = source
         self._free_bytes = free_bytes
-        allowed = int(max(free_bytes() - _SPARE_BYTES, 0) * _SHARE) // processes
-        self.limit_bytes = allowed if limit_bytes is None else min(limit_bytes, allowed)
+        self.limit_bytes = _allowed(limit_bytes, free_bytes(), processes)
         self.expected_bytes = expected_bytes(self.records, self.size_hw)
         images = len(self.records)
         self._slabs: list[NDArray[np.uint8]] = []
@@ -107,9 +106,8 @@ class RamCache:
         self._slab_of = np.full(images, -1, np.int32)
         self._start = np.zeros(images, np.int64)
         self._shape = np.zeros((images, 4), np.int32)
-        self._full = False
         self._lock = threading.Lock()
-        self._announce()
+        self._full = not _announce(images, self.expected_bytes, self.limit_bytes)
 
     def __len__(self) -> int:
         return int((self._slab_of >= 0).sum())
@@ -174,21 +172,87 @@ class RamCache:
             # Last: readers look at this first, and don't take the lock.
             self._slab_of[index] = len(self._slabs) - 1
 
-    def _announce(self) -> None:
-        images, need = len(self.records), self.expected_bytes
-        if need <= self.limit_bytes:
-            _log.info("RAM cache: %d images need about %s of %s.", images, _gb(need), _gb(self.limit_bytes))
-        elif self.limit_bytes < need // max(images, 1):
-            self._full = True
-            _log.warning(
-                "No RAM cache: %d images need about %s, and %s may be used. Every image is read each time.",
-                images, _gb(need), _gb(self.limit_bytes),
-            )  # fmt: skip
-        else:
-            _log.warning(
-                "RAM cache: %d images need about %s, and %s may be used. About %d %% of them will be kept.",
-                images, _gb(need), _gb(self.limit_bytes), 100 * self.limit_bytes // need,
-            )  # fmt: skip
+
+class SharedCache:
+    """Tiles in memory that this process and those forked from it fill and read together, as many as fit.
+
+    Every image has its place from the start, and pages are taken when they are first written. Two that read the same
+    image at once write the same bytes, so there is no lock; a tile counts when its shape is there, which is written
+    after its pixels (x86 shows other cores writes in their order).
+
+    Args:
+        source: where tiles come from the first time.
+        limit_bytes: how much to take at most; by default 70 % of what is free now.
+        processes: how many on this machine make such a cache of their own: they share the free memory.
+
+    Raises:
+        UsageError: a number is out of range.
+    """
+
+    def __init__(self, source: TileSource, *, limit_bytes: int | None = None, processes: int = 1) -> None:
+        self.records: Records = source.records
+        self.size_hw: tuple[int, int] = source.size_hw
+        self._source = source
+        self.limit_bytes = _allowed(limit_bytes, read_memory().usable_bytes, processes)
+        self._room = tile_bytes(self.records, self.size_hw)
+        ends = np.cumsum(self._room)
+        images = int(np.searchsorted(ends, self.limit_bytes, side="right"))
+        self._start = (ends - self._room)[:images]
+        # Anonymous memory, which the size of /dev/shm does not limit.
+        self._pixels = np.frombuffer(mmap.mmap(-1, max(int(ends[images - 1]) if images else 0, 1)), np.uint8)
+        shape = np.frombuffer(mmap.mmap(-1, max(images, 1) * 16), np.int32)
+        self._shape: NDArray[np.int32] = shape[: images * 4].reshape(images, 4)
+        _announce(len(self.records), int(ends[-1]), self.limit_bytes)
+
+    def __len__(self) -> int:
+        return int((self._shape[:, 0] > 0).sum())
+
+    def tile(self, index: int) -> Tile:
+        """Return the tile of one image; see `TileSource`."""
+        if index >= len(self._start):
+            return self._source.tile(index)
+        height, width, full_h, full_w = self._shape[index].tolist()
+        start = int(self._start[index])
+        if height:
+            pixels = self._pixels[start : start + height * width * 3].reshape(height, width, 3)
+            return Tile(pixels, (full_h, full_w))
+        tile = self._source.tile(index)
+        if tile.pixels.nbytes <= self._room[index]:  # a file may be larger than its annotations say
+            self._pixels[start : start + tile.pixels.nbytes] = tile.pixels.reshape(-1)
+            height, width = tile.pixels.shape[:2]
+            self._shape[index, 1:] = (width, *tile.size_hw)
+            self._shape[index, 0] = height
+        return tile
+
+
+def _allowed(limit_bytes: int | None, free_bytes: int, processes: int) -> int:
+    """Return how much a cache may take.
+
+    Raises:
+        UsageError: a number is out of range.
+    """
+    if processes < 1 or (limit_bytes is not None and limit_bytes < 0):
+        raise UsageError(f"processes={processes!r}, limit_bytes={limit_bytes!r}: neither makes a cache.")
+    allowed = int(max(free_bytes - _SPARE_BYTES, 0) * _SHARE) // processes
+    return allowed if limit_bytes is None else min(limit_bytes, allowed)
+
+
+def _announce(images: int, need: int, limit: int) -> bool:
+    """Say how much of a set will be kept; return whether any."""
+    if need <= limit:
+        _log.info("RAM cache: %d images need about %s of %s.", images, _gb(need), _gb(limit))
+    elif limit < need // max(images, 1):
+        _log.warning(
+            "No RAM cache: %d images need about %s, and %s may be used. Every image is read each time.",
+            images, _gb(need), _gb(limit),
+        )  # fmt: skip
+        return False
+    else:
+        _log.warning(
+            "RAM cache: %d images need about %s, and %s may be used. About %d %% of them will be kept.",
+            images, _gb(need), _gb(limit), 100 * limit // need,
+        )  # fmt: skip
+    return True
 
 
 def open_cache(
@@ -199,6 +263,7 @@ def open_cache(
     folder: PathText | None = None,
     threads: int = 1,
     processes: int = 1,
+    shared: bool = False,
 ) -> TileSource:
     """Return the training tiles of a set from a cache of the kind that a user names.
 
@@ -209,6 +274,7 @@ def open_cache(
         folder: where a disk cache lies; see `DiskCache`.
         threads: how many images to decode at once while a disk cache is made.
         processes: how many processes on this machine make a RAM cache.
+        shared: for processes forked from this one (`Loader`'s `worker_kind`): what one has read is there for all.
 
     Raises:
         UsageError: there is no such kind, or a folder is given for another kind than "disk".
@@ -221,7 +287,9 @@ def open_cache(
     files = FileTiles(records, size_hw)
     if kind == "disk":
         return DiskCache(files, folder=folder, threads=threads)
-    return RamCache(files, processes=processes) if kind == "ram" else RecentTiles(files)
+    if kind == "none":
+        return RecentTiles(files)
+    return SharedCache(files, processes=processes) if shared else RamCache(files, processes=processes)
 
 
 def expected_bytes(records: Records, size_hw: tuple[int, int]) -> int:
@@ -239,11 +307,16 @@ def expected_bytes(records: Records, size_hw: tuple[int, int]) -> int:
         >>> expected_bytes(records, (416, 416)) == (312 * 416 + 416 * 416) * 3
         True
     """
+    return int(tile_bytes(records, size_hw).sum())
+
+
+def tile_bytes(records: Records, size_hw: tuple[int, int]) -> NDArray[np.int64]:
+    """Return how much pixel data each tile of a set has; see `expected_bytes`."""
     known = np.all(records.sizes_hw > 0, axis=1, keepdims=True)
     sizes = np.where(known, records.sizes_hw, size_hw).astype(np.float64)
     ratios = (np.array(size_hw) / sizes).min(axis=1, keepdims=True)
-    inner = np.maximum((sizes * ratios).astype(np.int64), 1)
-    return int(inner.prod(axis=1).sum()) * 3
+    found: NDArray[np.int64] = np.maximum((sizes * ratios).astype(np.int64), 1).prod(axis=1) * 3
+    return found
 
 
 def _gb(size: int) -> str:

@@ -1,22 +1,20 @@
-"""`Loader`: batches of a data set, made ahead by worker threads, for one of several training processes."""
+"""`Loader`: batches of a data set, made ahead by workers, for one of several training processes."""
 
 import os
-import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from types import TracebackType
+from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.core.errors import BoxwrightError, DataError, UsageError, WorkerError
+from boxwright.core.errors import UsageError
 from boxwright.core.log import get_logger
-from boxwright.data import opencv_threads
 from boxwright.data.batch import Batch, Position, pad_targets
-from boxwright.data.dataset import DetectionDataset, Sample
+from boxwright.data.crew import Alone, Crew, Processes, Threads, Work, WorkerKind, pin
+from boxwright.data.dataset import DetectionDataset
 from boxwright.data.randomness import Purpose, stream
 
 _log = get_logger(__name__)
@@ -40,16 +38,17 @@ class Loader:
     Evaluation: the images are dealt out in turn, none twice and none left out, so that a process may have a batch more
     than another. An image that can't be read is left out of its batch, logged, and named in `dataset.bad_images`.
 
-    Workers are threads, which share the cache and hand over batches without a copy: nearly all of the work is in
-    OpenCV, which lets other threads run. While a loader with workers is open, OpenCV's own threads are off in this
-    process.
+    Workers are threads, which share the cache: nearly all of the work is in OpenCV, which lets other threads run.
+    While a loader with worker threads is open, OpenCV's own threads are off in this process. Still a fifth of their
+    time is Python's, and where the caller's thread has a device to keep busy, it waits for them. Worker processes don't
+    have it wait; they cost memory of their own and need a cache that they can share (`open_cache`'s `shared`).
 
     Args:
         dataset: what to load.
         batch_size: images in a batch of this process.
         rank: which of the processes this is.
         world_size: how many there are.
-        workers: threads that make samples ahead; 0 makes them when they are asked for.
+        workers: threads or processes that make samples ahead; 0 makes them when they are asked for.
         prefetch: how many batches may be under way or waiting.
         drop_last: see above; None for what fits: on in training, off in evaluation.
         infinite: go on with the next epoch without end, instead of stopping after each.
@@ -57,6 +56,7 @@ class Loader:
         max_boxes: pad targets to so many boxes, always; where there are more, the largest are kept and `dropped_boxes`
             counts the others. None pads to what the batch needs, in steps of 8, and drops nothing.
         cores: processors that workers may run on, to keep them off those that compute; empty for all.
+        worker_kind: "threads" or "processes", see above.
 
     Raises:
         UsageError: the numbers don't fit together.
@@ -88,6 +88,7 @@ class Loader:
         start: tuple[int, int] = Position(),
         max_boxes: int | None = None,
         cores: Sequence[int] = (),
+        worker_kind: WorkerKind = "threads",
     ) -> None:
         training = dataset.recipe is not None
         _require(batch_size >= 1, f"batch_size={batch_size!r}: a batch has at least one image.")
@@ -97,6 +98,10 @@ class Loader:
         _require(training or not drop_last, "drop_last=True would lose images of an evaluation. Leave it out.")
         _require(training or not infinite, "infinite=True: an evaluation ends with its last image. Leave it out.")
         _require(max_boxes is None or max_boxes >= 1, f"max_boxes={max_boxes!r} leaves no box. Use 1 or more, or None.")
+        _require(
+            worker_kind in get_args(WorkerKind),
+            f"Unknown worker_kind {worker_kind!r}. Choose from: {', '.join(get_args(WorkerKind))}.",
+        )
         _require(not cores or workers > 0, f"cores={tuple(cores)!r} pins workers, and workers=0. Use one or more.")
         _check_cores(cores)
         self.dataset = dataset
@@ -112,12 +117,17 @@ class Loader:
         self._closed = False
         self._position = Position()
         self.seek(start)
-        self._pool: ThreadPoolExecutor | None = None
-        if workers:
-            self._pool = ThreadPoolExecutor(workers, "boxwright-data", initializer=_pin, initargs=(tuple(cores),))
-            opencv_threads.hold()
-            # Also for a loader that nobody closes.
-            self._release_opencv = weakref.finalize(self, opencv_threads.release)
+        self._crew = self._gather(workers, worker_kind, cores)
+
+    def _gather(self, workers: int, kind: WorkerKind, cores: Sequence[int]) -> Crew:
+        dataset = self.dataset
+        if not workers:
+            return Alone(dataset)
+        if kind == "threads":
+            return Threads(dataset, workers, cores)
+        largest_hw = dataset.size_hw if dataset.recipe is None else dataset.recipe.largest_hw(dataset.size_hw)
+        size = self.batch_size * largest_hw[0] * largest_hw[1] * 3
+        return Processes(dataset, workers, cores, batch_bytes=size, prefetch=self._prefetch)
 
     def __len__(self) -> int:
         """How many batches an epoch has for this process."""
@@ -159,9 +169,7 @@ class Loader:
             return
         self._closed = True
         self._abandon()
-        if self._pool is not None:
-            self._pool.shutdown(wait=True)
-            self._release_opencv()
+        self._crew.close()
 
     def __enter__(self) -> "Loader":
         return self
@@ -177,14 +185,15 @@ class Loader:
         self._run_ahead()
         pending = self._under_way.popleft()
         try:
-            found = pending.collect()
+            found = pending.work.collect()
         except BaseException:
             # All of it, so that whoever goes on gets this batch again and not the one behind it.
             self._under_way.appendleft(pending)
             self._abandon()
             raise
+        images = self._crew.hand_over(pending.work)
         self._position = self._following(pending.position)
-        if self._pool is not None and (self._infinite or self._position.epoch == pending.position.epoch):
+        if self._crew.ahead and (self._infinite or self._position.epoch == pending.position.epoch):
             self._run_ahead()  # while the caller is busy with this batch
         rows = [row for row, sample in enumerate(found) if sample is not None]
         samples = [sample for sample in found if sample is not None]
@@ -196,7 +205,7 @@ class Loader:
             )
         self.dropped_boxes += dropped
         return Batch(
-            images=pending.images if len(rows) == len(found) else pending.images[rows],
+            images=images if len(rows) == len(found) else images[rows],
             targets=targets,
             image_ids=np.array([sample.image_id for sample in samples], np.int64),
             sizes_hw=np.array([sample.size_hw for sample in samples], np.int32).reshape(-1, 2),
@@ -206,40 +215,15 @@ class Loader:
 
     def _run_ahead(self) -> None:
         """Have as many batches under way as are allowed."""
-        while len(self._under_way) < (1 if self._pool is None else self._prefetch):
+        while len(self._under_way) < (self._prefetch if self._crew.ahead else 1):
             position = self._following(self._under_way[-1].position) if self._under_way else self._position
             if position.epoch != self._position.epoch and not self._infinite:
                 return
             self._under_way.append(self._begin(position))
 
     def _begin(self, position: Position) -> "_Pending":
-        epoch = position.epoch
         indices = self._indices(position).tolist()
-        size_hw = self._size_hw(position)
-        images = np.empty((len(indices), *size_hw, 3), np.uint8)
-        if self._pool is None:
-            return _Pending(
-                position, images, [partial(self._sample, images, r, epoch, i) for r, i in enumerate(indices)]
-            )
-        futures = [self._pool.submit(self._sample, images, row, epoch, index) for row, index in enumerate(indices)]
-        return _Pending(position, images, [future.result for future in futures], futures)
-
-    def _sample(self, images: NDArray[np.uint8], row: int, epoch: int, index: int) -> Sample | None:
-        size_hw = (images.shape[1], images.shape[2])
-        try:
-            return self.dataset.sample(epoch, index, size_hw=size_hw, out=images[row])
-        except DataError as error:
-            if self._training:
-                raise
-            self.dataset.note_bad(index, error, "It is left out of the evaluation.")
-            return None
-        except BoxwrightError:
-            raise
-        except Exception as error:
-            path = self.dataset.records.relative_path(index)
-            raise WorkerError(
-                f"The sample of {path!r} (image {index}, epoch {epoch}) failed with {type(error).__name__}: {error}"
-            ) from error
+        return _Pending(position, self._crew.begin(position.epoch, indices, self._size_hw(position)))
 
     def _indices(self, position: Position) -> NDArray[np.int64]:
         """Return the images of this process' part of a batch."""
@@ -266,24 +250,18 @@ class Loader:
 
     def _abandon(self) -> None:
         """Drop what is under way; samples that have begun are waited for, since they write to memory that is ours."""
-        futures = [future for pending in self._under_way for future in pending.futures]
-        self._under_way.clear()
+        futures = [future for pending in self._under_way for future in pending.work.futures]
         for future in futures:
             future.cancel()
         wait(futures)
+        self._under_way.clear()
 
 
-@dataclass(slots=True)
-class _Pending:
+class _Pending(NamedTuple):
     """A batch that is being made."""
 
     position: Position
-    images: NDArray[np.uint8]
-    samples: list[Callable[[], Sample | None]]
-    futures: "list[Future[Sample | None]]" = field(default_factory=list)
-
-    def collect(self) -> list[Sample | None]:
-        return [sample() for sample in self.samples]
+    work: Work
 
 
 def _require(holds: bool, message: str) -> None:
@@ -297,7 +275,7 @@ def _check_cores(cores: Sequence[int]) -> None:
     _require(hasattr(os, "sched_setaffinity"), f"cores={tuple(cores)!r}: this system can't pin threads. Leave it out.")
 
     def try_out() -> set[int]:
-        _pin(tuple(cores))
+        pin(tuple(cores))
         return os.sched_getaffinity(0)
 
     # In a thread of its own: the calling one may be kept to other cores, which says nothing about workers.
@@ -307,8 +285,3 @@ def _check_cores(cores: Sequence[int]) -> None:
         except (OSError, OverflowError):
             granted = set()
     _require(granted == set(cores), f"cores={tuple(cores)!r}: only {sorted(granted)!r} of these exist and are allowed.")
-
-
-def _pin(cores: tuple[int, ...]) -> None:
-    if cores:
-        os.sched_setaffinity(0, cores)  # 0 is the calling thread, not the process

@@ -1,5 +1,6 @@
 """How strongly training images are changed: `AugmentRecipe`, and the numbers of each model."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -109,6 +110,15 @@ class AugmentRecipe:
         low, high = -(min(-self.multiscale[0], base - 1) // stride), self.multiscale[1] // stride
         steps = base + stride * (low + int(u * (high - low + 1)))
         return STEP * steps, STEP * max(int(steps * size_hw[1] / size_hw[0]), 1)
+
+    def largest_hw(self, size_hw: tuple[int, int]) -> tuple[int, int]:
+        """Return the largest size that a batch may have.
+
+        Example:
+            >>> AugmentRecipe(multiscale=(-5, 5)).largest_hw((640, 640))
+            (800, 800)
+        """
+        return self.batch_size_hw(size_hw, math.nextafter(1, 0))
 
 
 # The two light models learn from mosaics that are scaled less, at 416 on batches of 320 to 640, and without mixup.

@@ -40,8 +40,9 @@ _log = get_logger(__name__)
 # A step of a large model may take this long, and only after it is there something to save. A second signal kills.
 _PATIENCE = Patience(after_interrupt_s=120.0)
 # What may be another one without a word when a run goes on: it changes no number.
-_FREE = {"resume", "output_dir", "data", "ckpt", "workers", "strategy", "address", "master", "max_restarts"} | {
-    "min_processes", "cores_per_process", "ship", "store"
+_FREE = {
+    "resume", "output_dir", "data", "ckpt", "workers", "worker_kind", "strategy", "address", "master", "max_restarts",
+    "min_processes", "cores_per_process", "ship", "store",
 }  # fmt: skip
 # What weights and optimizer in a checkpoint depend on.
 _FIXED = {"model", "freeze", "momentum", "weight_decay", "size_hw", "ema", "train_split", "val_split", "val", "seed"}

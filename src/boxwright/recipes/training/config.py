@@ -51,7 +51,9 @@ class TrainConfig:
         print_interval: steps between log lines.
         save_history_ckpt: keep the weights of every evaluation.
         cache: where decoded images are kept: "ram", "disk", "none", or "auto" for RAM where it suffices.
-        workers: threads that make samples, in each process; 0 chooses.
+        workers: how many make samples, for each process; 0 chooses.
+        worker_kind: who makes samples: "threads", "processes", or "auto": processes where a device other than the CPU
+            computes, and four cores or more are there for them.
         seed: of weights, order and augmentation.
         device: where the tensors are: a device of the catalogue.
         compile: run network and loss as compiled graphs; None for what the device does by itself.
@@ -107,6 +109,7 @@ class TrainConfig:
     save_history_ckpt: bool = False
     cache: Literal["auto", "ram", "disk", "none"] = "auto"
     workers: int = 0
+    worker_kind: Literal["auto", "threads", "processes"] = "auto"
     seed: int = 0
     device: str = "cpu"
     compile: bool | None = None

@@ -12,6 +12,7 @@ from boxwright.core.log import get_logger
 from boxwright.core.memory import read_memory
 from boxwright.data.cache import CacheKind, expected_bytes, open_cache
 from boxwright.data.check import check_records, usable
+from boxwright.data.crew import WorkerKind, processes_can_work
 from boxwright.data.dataset import DetectionDataset
 from boxwright.data.formats import read_records, with_names
 from boxwright.data.loader import Loader
@@ -21,6 +22,7 @@ from boxwright.data.split import read_splits
 from boxwright.recipes.training.config import TrainConfig
 
 _log = get_logger(__name__)
+_CORES_FOR_PROCESSES = 4
 _MOST_BOXES = 120  # of a mosaic, where every batch must have the same shape; the original keeps as many
 
 
@@ -93,7 +95,8 @@ def make_dataset(
         kind = "ram" if expected_bytes(records, size_hw) < each * 0.4 else "none"
     folder: Path | None = config.output_dir / "cache" if kind == "disk" else None
     chosen: CacheKind = kind
-    tiles = open_cache(chosen, records, size_hw, folder=folder, processes=nano.world_size)
+    shared = choose_workers(nano, config)[0] == "processes"
+    tiles = open_cache(chosen, records, size_hw, folder=folder, processes=nano.world_size, shared=shared)
     return DetectionDataset(records, size_hw, recipe=recipe, seed=config.seed, tiles=tiles)
 
 
@@ -101,15 +104,32 @@ def make_loader(
     nano: TorchNano, dataset: DetectionDataset, batch: int, config: TrainConfig, start: tuple[int, int]
 ) -> Loader:
     """Return this process's endless batches from a position on."""
-    workers = config.workers or max(1, min(torch.get_num_threads() // 2, 12))
+    kind, workers = choose_workers(nano, config)
     return Loader(
         dataset,
         batch_size=batch,
         rank=nano.global_rank,
         world_size=nano.world_size,
         workers=workers,
+        worker_kind=kind,
         prefetch=3,
         infinite=True,
         start=start,
         max_boxes=_MOST_BOXES if nano.hardware.static_shapes else None,
     )
+
+
+def choose_workers(nano: TorchNano, config: TrainConfig) -> tuple[WorkerKind, int]:
+    """Return who makes the samples of this process, and how many.
+
+    A device that works by itself wants its next operations in time. Threads would take Python's lock from the one that
+    gives it them, so processes make the samples, on nearly all cores. On a CPU the cores compute, and threads do.
+    """
+    cores = torch.get_num_threads()
+    kind = config.worker_kind
+    if kind == "auto":
+        by_processes = nano.hardware.asynchronous and cores >= _CORES_FOR_PROCESSES and processes_can_work()
+        kind = "processes" if by_processes else "threads"
+    if config.workers:
+        return kind, config.workers
+    return kind, max(1, min(cores - 2, 16) if kind == "processes" else min(cores // 2, 12))

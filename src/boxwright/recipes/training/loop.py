@@ -338,7 +338,7 @@ class Training:
 
     def _tell_what_fits(self) -> str:
         assert self.dataset.recipe is not None
-        largest_hw = self.dataset.recipe.batch_size_hw(self.size_hw, 1 - 1e-9)
+        largest_hw = self.dataset.recipe.largest_hw(self.size_hw)
         network = build(self.config.model, self.spec.num_classes)
         share = self.nano.world_size * self.config.accumulate
         return tell_what_fits(network, largest_hw, self._free_bytes, self.nano.world_size, self.batch, share)

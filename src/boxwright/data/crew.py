@@ -1,0 +1,331 @@
+"""Who makes the samples of a loader: the loader's own thread, other threads, or other processes."""
+
+import logging
+import mmap
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.core.errors import BoxwrightError, DataError, UsageError, WorkerError
+from boxwright.data import opencv_threads
+from boxwright.data.augment import Rows
+from boxwright.data.dataset import DetectionDataset
+
+WorkerKind: TypeAlias = Literal["threads", "processes"]
+
+_MOST_ROWS = 8  # of a batch that a process is handed at once
+_LENT = 3  # batches that may be with the caller before it is given copies
+_GRACE_S = 5.0
+_LOOK_S = 0.5  # how often a process looks whether the one that it works for is still there
+
+
+class Facts(NamedTuple):
+    """What there is to say of a sample beside its pixels; see `Sample`."""
+
+    targets: Rows
+    image_id: int
+    size_hw: tuple[int, int]
+    ratio: float
+
+
+@dataclass(slots=True)
+class Work:
+    """The samples of a batch, being made.
+
+    Attributes:
+        images: where the pixels go, uint8 (B, H, W, 3).
+        parts: each waits for some rows and returns what there is to say of them; None for one that can't be read.
+        futures: what is under way.
+        slot: which shared memory `images` lies in, if any.
+    """
+
+    images: NDArray[np.uint8]
+    parts: list[Callable[[], list[Facts | None]]]
+    futures: "list[Future[Any]]" = field(default_factory=list)
+    slot: int = -1
+
+    def collect(self) -> list[Facts | None]:
+        """Return what there is to say of each row, when all are made."""
+        return [row for part in self.parts for row in part()]
+
+
+class Crew(Protocol):
+    """Makes samples of one data set."""
+
+    ahead: bool
+    """Whether samples are made while the caller does something else."""
+
+    def begin(self, epoch: int, indices: Sequence[int], size_hw: tuple[int, int]) -> Work:
+        """Begin with a batch of these images."""
+        ...
+
+    def hand_over(self, work: Work) -> NDArray[np.uint8]:
+        """Return the pixels of a finished batch in memory that is the caller's as long as it likes."""
+        return work.images
+
+    def close(self) -> None:
+        """End the workers; nothing may be under way."""
+        return
+
+
+class Alone(Crew):
+    """The caller makes them when it asks for them."""
+
+    ahead = False
+
+    def __init__(self, dataset: DetectionDataset) -> None:
+        self._dataset = dataset
+
+    def begin(self, epoch: int, indices: Sequence[int], size_hw: tuple[int, int]) -> Work:
+        """See `Crew`."""
+        images = np.empty((len(indices), *size_hw, 3), np.uint8)
+        return Work(images, [partial(make_rows, self._dataset, images, epoch, indices)])
+
+
+class Threads(Crew):
+    """Threads of this process: they share its cache and write where the batch stays."""
+
+    ahead = True
+
+    def __init__(self, dataset: DetectionDataset, workers: int, cores: Sequence[int]) -> None:
+        self._dataset = dataset
+        self._pool = ThreadPoolExecutor(workers, "boxwright-data", initializer=pin, initargs=(tuple(cores),))
+        opencv_threads.hold()
+        # Also for a loader that nobody closes.
+        self._release_opencv = weakref.finalize(self, opencv_threads.release)
+
+    def begin(self, epoch: int, indices: Sequence[int], size_hw: tuple[int, int]) -> Work:
+        """See `Crew`."""
+        images = np.empty((len(indices), *size_hw, 3), np.uint8)
+        futures = [
+            self._pool.submit(make_rows, self._dataset, images[row : row + 1], epoch, [index])
+            for row, index in enumerate(indices)
+        ]
+        return Work(images, [future.result for future in futures], list(futures))
+
+    def close(self) -> None:
+        """See `Crew`."""
+        self._pool.shutdown(wait=True)
+        self._release_opencv()
+
+
+class Processes(Crew):
+    """Forks of this process, for a caller whose thread must never wait for Python's lock.
+
+    They write pixels to memory that they share with it. They end with it, however it ends.
+
+    Args:
+        dataset: what to make samples of. Its cache should be one that processes share (`SharedCache`, `DiskCache`).
+        workers: how many processes.
+        cores: processors that they may run on; empty for all.
+        batch_bytes: the pixels of the largest batch.
+        prefetch: how many batches may be under way.
+
+    Raises:
+        UsageError: this system can't fork.
+    """
+
+    ahead = True
+
+    def __init__(
+        self, dataset: DetectionDataset, workers: int, cores: Sequence[int], *, batch_bytes: int, prefetch: int
+    ) -> None:
+        if not processes_can_work():
+            raise UsageError("Samples can't be made by processes on this system. Use worker_kind='threads'.")
+        self._dataset, self._workers = dataset, workers
+        slots = [mmap.mmap(-1, batch_bytes) for _ in range(prefetch + _LENT)]  # pages are taken when used first
+        self._slots = slots
+        self._free = deque(range(len(slots)))
+        self._lent: set[int] = set()
+        # A fork has OpenCV's pool but not its threads, and would wait for them for ever: it must inherit none.
+        opencv_threads.hold()
+        try:
+            self._pool = ProcessPoolExecutor(
+                workers,
+                mp_context=multiprocessing.get_context("fork"),
+                initializer=_enter,
+                initargs=(dataset, slots, tuple(cores), os.getpid()),
+            )
+            with warnings.catch_warnings():
+                # Forking beside threads may leave a lock taken for ever. The children use numpy and OpenCV alone.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                self._pool.submit(_nothing).result()  # all are forked by the first
+        finally:
+            opencv_threads.release()
+
+    def begin(self, epoch: int, indices: Sequence[int], size_hw: tuple[int, int]) -> Work:
+        """See `Crew`."""
+        slot = self._free.popleft()
+        images = _view(self._slots[slot], len(indices), size_hw)
+        # Whoever holds the batch, or a part of it, holds this.
+        weakref.finalize(images.base, _give_back, slot, self._free, self._lent)
+        rows = max(1, min(_MOST_ROWS, len(indices) // self._workers))
+        futures = []
+        for first in range(0, len(indices), rows):
+            part = list(indices[first : first + rows])
+            try:
+                futures.append(self._pool.submit(_make, slot, len(indices), size_hw, first, epoch, part))
+            except BrokenProcessPool as error:
+                raise _death() from error
+        return Work(images, [partial(self._result, future) for future in futures], list(futures), slot)
+
+    def _result(self, future: "Future[tuple[list[Facts | None], list[_Bad]]]") -> list[Facts | None]:
+        try:
+            rows, bad = future.result()
+        except BrokenProcessPool as error:
+            raise _death() from error
+        for index, text, consequence in bad:
+            self._dataset.note_bad(index, DataError(text), consequence)
+        return rows
+
+    def hand_over(self, work: Work) -> NDArray[np.uint8]:
+        """See `Crew`."""
+        if len(self._lent) >= _LENT:  # the rest of the shared memory is for batches to come
+            work.images = work.images.copy()
+        else:
+            self._lent.add(work.slot)
+        return work.images
+
+    def close(self) -> None:
+        """See `Crew`."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def processes_can_work() -> bool:
+    """Return whether samples can be made by processes here.
+
+    Shared caches rely on an order of writes that x86 keeps.
+    """
+    return sys.platform == "linux" and os.uname().machine == "x86_64"
+
+
+def make_rows(
+    dataset: DetectionDataset, images: NDArray[np.uint8], epoch: int, indices: Sequence[int]
+) -> list[Facts | None]:
+    """Make samples into the rows of `images`, and return what there is to say of them; None for one left out.
+
+    Raises:
+        DataError: training has nothing that can be read.
+        WorkerError: something else went wrong; the message names the image.
+    """
+    return [_make_row(dataset, out, epoch, index) for out, index in zip(images, indices, strict=True)]
+
+
+def _make_row(dataset: DetectionDataset, out: NDArray[np.uint8], epoch: int, index: int) -> Facts | None:
+    try:
+        sample = dataset.sample(epoch, index, size_hw=(out.shape[0], out.shape[1]), out=out)
+    except DataError as error:
+        if dataset.recipe is not None:
+            raise
+        dataset.note_bad(index, error, "It is left out of the evaluation.")
+        return None
+    except BoxwrightError:
+        raise
+    except Exception as error:
+        path = dataset.records.relative_path(index)
+        raise WorkerError(
+            f"The sample of {path!r} (image {index}, epoch {epoch}) failed with {type(error).__name__}: {error}"
+        ) from error
+    return Facts(sample.targets, sample.image_id, sample.size_hw, sample.ratio)
+
+
+def pin(cores: tuple[int, ...]) -> None:
+    """Keep the calling thread to these processors; none for all."""
+    if cores:
+        os.sched_setaffinity(0, cores)  # 0 is the calling thread, not the process
+
+
+def _view(memory: mmap.mmap, images: int, size_hw: tuple[int, int]) -> NDArray[np.uint8]:
+    shape = (images, *size_hw, 3)
+    return np.frombuffer(memory, np.uint8, int(np.prod(shape))).reshape(shape)
+
+
+def _give_back(slot: int, free: deque[int], lent: set[int]) -> None:
+    lent.discard(slot)
+    free.append(slot)
+
+
+def _death() -> WorkerError:
+    return WorkerError(
+        "A process that makes samples has died; where memory is short, the system ends one. Use fewer workers, or "
+        "worker_kind='threads'."
+    )
+
+
+# In the forked processes.
+
+_Bad: TypeAlias = tuple[int, str, str]
+
+
+class _Place(NamedTuple):
+    dataset: DetectionDataset
+    slots: Sequence[mmap.mmap]
+    bad: list[_Bad]
+
+
+_place: _Place | None = None
+
+
+def _enter(dataset: DetectionDataset, slots: Sequence[mmap.mmap], cores: tuple[int, ...], parent: int) -> None:
+    """Become a worker: nothing of the parent's may go on here but the data set."""
+    global _place
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    # A signal to all processes of a group reaches the parent too, which may want batches until it has stopped in good
+    # order. It ends this process then.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _end_soon)
+    logging.disable()  # handlers may write to the parent's display
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    pin(cores)
+    os.nice(5)  # the caller's thread comes first
+    bad: list[_Bad] = []
+
+    def note_bad(index: int, error: DataError, consequence: str) -> None:
+        if index not in dataset.bad_images:
+            dataset.bad_images[index] = str(error)
+            bad.append((index, str(error), consequence))
+
+    dataset.note_bad = note_bad  # type: ignore[method-assign]
+    _place = _Place(dataset, slots, bad)
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_LOOK_S)
+    os._exit(1)
+
+
+def _end_soon(number: int, frame: object) -> None:  # noqa: ARG001
+    threading.Timer(_GRACE_S, os._exit, (128 + number,)).start()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _make(
+    slot: int, batch: int, size_hw: tuple[int, int], first: int, epoch: int, indices: Sequence[int]
+) -> tuple[list[Facts | None], list[_Bad]]:
+    assert _place is not None
+    images = _view(_place.slots[slot], batch, size_hw)[first : first + len(indices)]
+    rows = make_rows(_place.dataset, images, epoch, indices)
+    bad = list(_place.bad)
+    _place.bad.clear()
+    return rows, bad

@@ -1,0 +1,231 @@
+"""Samples made by processes: the same as by threads, and nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from boxwright.core.errors import DataError, UsageError, WorkerError
+from boxwright.data.batch import Batch
+from boxwright.data.cache import SharedCache, open_cache
+from boxwright.data.crew import processes_can_work
+from boxwright.data.dataset import DetectionDataset, Sample
+from boxwright.data.loader import Loader
+from boxwright.data.recipe import recipe_for
+from boxwright.data.records import Records
+from boxwright.data.synthetic import generate_scenes
+from boxwright.data.tile import FileTiles, Tile
+
+pytestmark = pytest.mark.skipif(not processes_can_work(), reason="needs Linux on x86")
+
+SIZE = (64, 96)
+FULL = recipe_for("yolox_s")
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
+    return generate_scenes(tmp_path_factory.mktemp("scenes") / "set", images=22, seed=5, size_hw=(80, 120))
+
+
+def take(dataset: DetectionDataset, batches: int, **options: Any) -> list[Batch]:
+    with Loader(dataset, infinite=True, **options) as loader:
+        return [batch for _, batch in zip(range(batches), loader, strict=False)]
+
+
+def children() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize("cache", ["none", "ram", "disk"])
+@pytest.mark.parametrize(("batch_size", "workers"), [(4, 2), (5, 3), (1, 1)])
+def test_batches_are_those_of_threads(
+    records: Records, tmp_path: Path, cache: Any, batch_size: int, workers: int
+) -> None:
+    folder = tmp_path if cache == "disk" else None
+    tiles = open_cache(cache, records, SIZE, folder=folder, shared=True)
+    dataset = DetectionDataset(records, SIZE, recipe=FULL, seed=11, tiles=tiles)
+    expected = take(dataset, 25, batch_size=batch_size, workers=1)
+    # All are kept, which is more than the shared memory holds.
+    found = take(dataset, 25, batch_size=batch_size, workers=workers, worker_kind="processes")
+    for ours, theirs in zip(found, expected, strict=True):
+        assert np.array_equal(ours.images, theirs.images)
+        assert np.array_equal(ours.targets, theirs.targets)
+        assert np.array_equal(ours.image_ids, theirs.image_ids)
+        assert ours.position == theirs.position
+    assert len({batch.images.shape[1:] for batch in found}) > 1  # several sizes in the same memory
+
+
+def test_memory_is_used_again_only_when_nobody_has_it(records: Records) -> None:
+    dataset = DetectionDataset(records, SIZE, recipe=FULL, seed=11)
+    expected = [batch.images.copy() for batch in take(dataset, 14, batch_size=4, workers=1)]
+    with Loader(dataset, batch_size=4, workers=2, worker_kind="processes", infinite=True) as loader:
+        kept = []
+        for number, batch in zip(range(14), loader, strict=False):
+            assert np.array_equal(batch.images, expected[number])
+            if number % 5 == 0:
+                kept.append((number, batch.images[1:3]))  # a part holds the whole
+            del batch
+        for number, part in kept:
+            assert np.array_equal(part, expected[number][1:3])
+    for number, part in kept:  # and outlives the loader
+        assert np.array_equal(part, expected[number][1:3])
+
+
+def test_what_one_process_has_read_is_there_for_all(records: Records, tmp_path: Path) -> None:
+    log = tmp_path / "read"
+
+    class Counting(FileTiles):
+        def tile(self, index: int) -> Tile:
+            with log.open("a") as file:
+                file.write(f"{index}\n")
+            return super().tile(index)
+
+    cache = SharedCache(Counting(records, SIZE))
+    dataset = DetectionDataset(records, SIZE, recipe=FULL.no_aug(), tiles=cache)
+    for _ in range(2):
+        take(dataset, 22, batch_size=1, workers=3, worker_kind="processes")  # an epoch
+    assert len(cache) == 22
+    read = log.read_text().split()
+    assert sorted(set(map(int, read))) == list(range(22))
+    assert len(read) <= 22 + 2  # two that read the same at once
+
+
+def test_a_shared_cache_keeps_what_fits(records: Records, caplog: pytest.LogCaptureFixture) -> None:
+    each = 64 * 96 * 3
+    cache = SharedCache(FileTiles(records, SIZE), limit_bytes=5 * each + 7)
+    for index in range(22):
+        assert np.array_equal(cache.tile(index).pixels, FileTiles(records, SIZE).tile(index).pixels)
+        assert np.array_equal(cache.tile(index).pixels, FileTiles(records, SIZE).tile(index).pixels)
+    assert len(cache) == 5
+    assert "About 22 % of them will be kept" in caplog.text
+    empty = SharedCache(FileTiles(records, SIZE), limit_bytes=0)
+    assert empty.tile(3).size_hw == (80, 120)
+    assert len(empty) == 0
+    with pytest.raises(UsageError, match="neither makes a cache"):
+        SharedCache(FileTiles(records, SIZE), processes=0)
+
+
+class Faulty(DetectionDataset):
+    """Fails at one image in a way that nobody foresaw, or dies of it."""
+
+    dies = False
+
+    def sample(self, epoch: int, index: int, **options: Any) -> Sample:
+        if index == 7 and self.dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if index == 7:
+            raise ZeroDivisionError("division by zero")
+        return super().sample(epoch, index, **options)
+
+
+def test_a_failure_names_the_sample(records: Records) -> None:
+    dataset = Faulty(records, SIZE, recipe=FULL)
+    with Loader(dataset, batch_size=4, workers=2, worker_kind="processes", drop_last=False) as loader:
+        with pytest.raises(WorkerError, match=r"'000007.jpg' \(image 7, epoch 0\).*ZeroDivisionError"):
+            list(loader)
+        failed = loader.position
+        with pytest.raises(WorkerError):
+            next(iter(loader))
+        assert loader.position == failed
+    assert not children()
+
+
+def test_a_process_that_dies_is_an_error_that_says_what_to_do(records: Records) -> None:
+    dataset = Faulty(records, SIZE, recipe=FULL)
+    dataset.dies = True
+    with Loader(dataset, batch_size=4, workers=2, worker_kind="processes", drop_last=False) as loader:
+        for _ in range(2):
+            with pytest.raises(WorkerError, match=r"has died.*fewer workers"):
+                list(loader)
+    assert not children()
+
+
+@pytest.mark.parametrize("recipe", [FULL, None])
+def test_bad_images_are_named_in_the_parent_once(tmp_path: Path, caplog: pytest.LogCaptureFixture, recipe: Any) -> None:
+    records = generate_scenes(tmp_path, images=12, seed=5, size_hw=(80, 120))
+    for index in (2, 9):
+        records.path(index).write_bytes(b"")
+    dataset = DetectionDataset(records, SIZE, recipe=recipe)
+    with Loader(dataset, batch_size=3, workers=3, worker_kind="processes") as loader:
+        found = [batch.image_ids.tolist() for _ in range(3) for batch in loader]
+    assert sorted(dataset.bad_images) == [2, 9]
+    assert caplog.text.count("000002.jpg") == 1
+    assert ("Another image takes its place" in caplog.text) == (recipe is not None)
+    if recipe is None:
+        assert found[:4] == [[0, 1], [3, 4, 5], [6, 7, 8], [10, 11]]
+
+
+def test_nothing_readable_is_a_data_error(tmp_path: Path) -> None:
+    records = generate_scenes(tmp_path, images=3, seed=5, size_hw=(80, 120))
+    for index in range(3):
+        records.path(index).write_bytes(b"")
+    dataset = DetectionDataset(records, SIZE, recipe=FULL)
+    with (
+        Loader(dataset, batch_size=2, workers=1, worker_kind="processes") as loader,
+        pytest.raises(DataError, match="None of the 3 images"),
+    ):
+        list(loader)
+
+
+def test_closing_leaves_no_process_even_in_mid_epoch(records: Records) -> None:
+    dataset = DetectionDataset(records, SIZE, recipe=FULL)
+    loader = Loader(dataset, batch_size=4, workers=3, worker_kind="processes", infinite=True)
+    next(iter(loader))
+    assert len(children()) == 3
+    loader.close()
+    assert not children()
+
+
+SCRIPT = """
+import sys
+from boxwright.data.dataset import DetectionDataset
+from boxwright.data.loader import Loader
+from boxwright.data.recipe import recipe_for
+from boxwright.data.synthetic import generate_scenes
+dataset = DetectionDataset(generate_scenes(sys.argv[1], images=4, seed=0), (64, 64), recipe=recipe_for("yolox_s"))
+for number, batch in enumerate(Loader(dataset, batch_size=2, workers=2, worker_kind="processes", infinite=True)):
+    if number == 3:
+        print("ready", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_they_end_with_the_process_that_they_work_for(tmp_path: Path, how: signal.Signals) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert parent.stdout is not None
+    assert parent.stderr is not None
+    assert parent.stdout.readline() == "ready\n"
+    workers = psutil.Process(parent.pid).children()
+    assert len(workers) == 2
+    if how is signal.SIGINT:
+        os.killpg(parent.pid, how)  # as a terminal does
+    else:
+        parent.send_signal(how)
+    errors = parent.stderr.read()
+    parent.stderr.close()
+    parent.stdout.close()
+    assert parent.wait(20) in (-how, 1)
+    assert errors.count("Traceback") == (1 if how is signal.SIGINT else 0)  # the parent's own
+    end = time.monotonic() + 10
+    while any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_an_unknown_kind_is_refused(records: Records) -> None:
+    dataset = DetectionDataset(records, SIZE, recipe=FULL)
+    with pytest.raises(UsageError, match=r"Unknown worker_kind 'fibres'. Choose from: threads, processes"):
+        Loader(dataset, batch_size=2, worker_kind="fibres")  # type: ignore[arg-type]
