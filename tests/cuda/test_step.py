@@ -1,5 +1,6 @@
 """The training step on a GPU: no wait for it, capture as a CUDA graph, precisions that are what they say."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from boxwright.accel.ema import WeightAverage
 from boxwright.accel.nano import TorchNano
 from boxwright.core.types import Precision
-from boxwright.detector.loss import Losses, yolox_loss
+from boxwright.detector.loss import yolox_loss
 from boxwright.detector.yolox import build
 from boxwright.devices.cuda import CudaDevice
 from boxwright.devices.options import DeviceOptions
@@ -27,10 +28,12 @@ def no_waiting() -> Iterator[Callable[[bool], None]]:
     """Make every wait of the host for the GPU an error, once switched on."""
 
     def switch(on: bool) -> None:
-        torch.cuda.set_sync_debug_mode("error" if on else "default")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it does not see every kind of wait
+            torch.cuda.set_sync_debug_mode("error" if on else "default")
 
     yield switch
-    torch.cuda.set_sync_debug_mode("default")
+    switch(False)
 
 
 def make_batch(seed: int) -> tuple[Tensor, Tensor]:
@@ -74,10 +77,11 @@ def test_the_step_is_captured_as_a_cuda_graph_and_serves_new_data() -> None:
     model = build("yolox_nano", 3).cuda().train()
     images, targets = (part.cuda() for part in make_batch(0))
 
-    def step() -> Losses:
+    def step() -> list[Tensor]:
         found = yolox_loss(model(images), targets, SIZE_HW, static=True, l1=True)
         found.total.backward()
-        return found
+        # Without their history: it would tie later gradients to the stream of this step.
+        return [value.detach() for value in found]
 
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
