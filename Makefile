@@ -61,7 +61,7 @@ test-ipex:
 
 # On a machine with a GPU. Another Python than the virtual environment's: make test-cuda BIN=/usr/bin READY=
 test-cuda: $(READY)
-	$(BIN)/python -m pytest tests/cuda tests/contract/test_devices.py tests/unit/devices
+	OMP_NUM_THREADS=4 $(BIN)/python -m pytest tests/cuda tests/contract/test_devices.py tests/unit/devices
 
 fmt: setup
 	$(BIN)/ruff format .

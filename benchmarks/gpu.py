@@ -1,4 +1,4 @@
-"""python benchmarks/gpu.py [--model yolox_s] [--batch 64] [--data FOLDER] [--steps 40] [--no-inference]
+"""python benchmarks/gpu.py [--model yolox_s] [--batch 64] [--data FOLDER] [--compile no|step|all] [--no-inference]
 
 On a GPU, bf16:
 
@@ -187,7 +187,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="a labelled set, for the pipeline and whole training")
     parser.add_argument("--train-steps", type=int, default=200)
     parser.add_argument("--peak-tflops", type=float, default=989.0, help="bf16 without sparsity (default: H100, H200)")
-    parser.add_argument("--compile", action="store_true", help="whole training compiled too")
+    parser.add_argument("--compile", choices=("no", "step", "all"), default="step", help="what is also run compiled")
     parser.add_argument("--no-inference", action="store_true")
     args = parser.parse_args()
     if not torch.cuda.is_available():
@@ -195,7 +195,7 @@ def main() -> None:
         return
     print(f"{hardware_line()}; {torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
     bare: dict[bool, float] = {}
-    for compiled in (False, True):
+    for compiled in (False,) if args.compile == "no" else (False, True):
         parts = bare_step(args.model, args.batch, args.steps, compiled=compiled)
         bare[compiled] = args.batch / parts["step"]
         share = bare[compiled] * 3 * GFLOPS[args.model] / 1000 / args.peak_tflops
@@ -212,7 +212,7 @@ def main() -> None:
             print(
                 f"data to the GPU alone, {kind}: {rate:.1f} images/s, {rate / bare[False]:.2f}x of the step", flush=True
             )
-        for compiled in (False, True) if args.compile else (False,):
+        for compiled in (False, True) if args.compile == "all" else (False,):
             for kind in KINDS:
                 window = whole_training(args, kind, compiled=compiled)
                 print(
