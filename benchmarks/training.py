@@ -135,11 +135,13 @@ def main() -> None:
             else:
                 raise SystemExit("On a GPU the original package is needed; see benchmarks/peer.py.")
             best[original] = max(best[original], rate)
+            print(f"{original}: {rate:.1f} images/s", file=sys.stderr, flush=True)
             for precision in args.precisions:
                 for processes in args.processes:
                     name = f"boxwright {precision}, {processes} process{'es' if processes > 1 else ''}"
                     rate, peak = run_ours(data, args.model, args.batch, args.steps, precision, processes, args.device)
                     best[name], memory[name] = max(best.get(name, 0.0), rate), peak
+                    print(f"{name}: {rate:.1f} images/s", file=sys.stderr, flush=True)
     print(f"{hardware_line()}; torch {torch.__version__}, {torch.get_num_threads()} threads")
     print(
         f"{args.model} at {SIZES[args.model].input_hw}, batch {args.batch}, {args.steps} steps, best of {args.rounds}"
