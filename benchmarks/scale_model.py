@@ -3,7 +3,9 @@
 Images per second of data-parallel training from 1 to 1,024 workers, by a small model (docs/scale.md). What is not given
 is measured here: the step of a nano on one core set, the bytes of its gradients, the cost of an all-reduce between two
 processes over loopback, and the writing of a checkpoint. `--check` compares the part of the model that describes one
-machine's cores with the figures that were measured on one.
+machine's cores with the figures that were measured on one. `--emulate` starts 1 to 16 processes on this machine whose
+computing is a sleep of normal length and whose gradients and checkpoints are real, and compares their rate with what
+the model says from two of them.
 """
 
 import argparse
@@ -186,9 +188,93 @@ class TimeReduce:
         return seconds[0], seconds[1]
 
 
+EMULATED = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True)
+class Emulate:
+    """A job of steps that sleep, share gradients and write a checkpoint now and then."""
+
+    step_s: float
+    jitter: float
+    values: int
+    checkpoint_steps: int
+    checkpoint_mb: float
+    steps: int
+
+    def __call__(self, worker: object) -> tuple[float, float]:  # noqa: ARG002
+        """Return seconds of one step, and of one checkpoint's writing in the first worker."""
+        from datetime import timedelta
+
+        import numpy as np
+        import torch
+        from torch import distributed
+
+        torch.set_num_threads(1)
+        distributed.init_process_group("gloo", timeout=timedelta(seconds=300))
+        rank = distributed.get_rank()
+        lengths = np.random.default_rng(rank).normal(self.step_s, self.jitter * self.step_s, self.steps)
+        gradients, state = torch.zeros(self.values), os.urandom(int(self.checkpoint_mb * 1e6))
+        written = []
+        with tempfile.TemporaryDirectory() as folder:
+            distributed.all_reduce(gradients)
+            distributed.barrier()
+            start_s = time.perf_counter()
+            for step, length in enumerate(lengths):
+                time.sleep(length)
+                distributed.all_reduce(gradients)
+                if rank == 0 and (step + 1) % self.checkpoint_steps == 0:
+                    before_s = time.perf_counter()
+                    with Path(folder, "checkpoint").open("wb") as file:
+                        file.write(state)
+                        file.flush()
+                        os.fsync(file.fileno())
+                    written.append(time.perf_counter() - before_s)
+            distributed.barrier()
+            seconds = (time.perf_counter() - start_s) / self.steps
+        distributed.destroy_process_group()
+        return seconds, sum(written) / max(len(written), 1)
+
+
+def emulate(step_s: float, jitter: float) -> None:
+    """Print measured and predicted images/s (64 a step) of emulated workers on this machine.
+
+    The link of each is its share of what the cores can copy, measured with two workers.
+    """
+    from boxwright.launchers.placement import make_workers_anywhere
+    from boxwright.launchers.subprocess_ import SubprocessLauncher
+
+    def start(job: object, count: int) -> tuple[float, float]:
+        workers = [replace(worker, anywhere=False) for worker in make_workers_anywhere(count)]
+        found: tuple[float, float] = SubprocessLauncher().run(job, workers)  # type: ignore[arg-type]
+        return found
+
+    values, every = 912_000, 10  # a nano's gradients, fp32
+    latency_s, whole_s = start(TimeReduce(values), 2)
+    for count in EMULATED:
+        job = Emulate(step_s=step_s, jitter=jitter, values=values, checkpoint_steps=every, checkpoint_mb=11, steps=60)
+        seconds, checkpoint_s = start(job, count)
+        share = 2 / max(count, 2)
+        conditions = Conditions(
+            step_s=step_s,
+            images=64,
+            gradient_bytes=4.0 * values,
+            latency_s=latency_s / 2,
+            bandwidth=4.0 * values / max(whole_s - latency_s, 1e-9) * share,
+            overlap=0.0,
+            jitter=jitter,
+            checkpoint_s=checkpoint_s,
+            checkpoint_steps=every,
+        )
+        rate, said = 64 * count / seconds, predict(conditions, count).images_per_s
+        off = 100 * (said / rate - 1)
+        print(f"{count:5} workers   measured {rate:8.1f}   predicted {said:8.1f}   {off:+5.1f} %", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="only compare with the measured figures")
+    parser.add_argument("--emulate", action="store_true", help="only compare with workers whose computing is a sleep")
     parser.add_argument("--images", type=int, default=8, help="images of one worker's step")
     parser.add_argument("--size", type=int, default=416, help="their side in pixels, where the step is measured")
     parser.add_argument("--step-s", type=float)
@@ -202,6 +288,10 @@ def main() -> None:
     parser.add_argument("--checkpoint-s", type=float)
     parser.add_argument("--checkpoint-steps", type=int, default=1000)
     args = parser.parse_args()
+    if args.emulate:
+        print(f"{hardware_line()}; steps of {args.step_s or 0.455:g} s, jitter {args.jitter:g}")
+        emulate(args.step_s or 0.455, args.jitter)
+        return
     print("One machine's cores, shared by processes (from 1 and 8; docs/figures.md):")
     for processes, rate, said in check():
         off = 100 * (said / rate - 1)
