@@ -158,10 +158,18 @@ def wait_for_steps(process: subprocess.Popen[str], count: int) -> None:
     raise AssertionError("the run ended before its steps")
 
 
-@pytest.mark.parametrize(("processes", "worker_kind"), [(1, "threads"), (1, "processes"), (2, "threads")])
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code", "processes", "worker_kind"),
+    [
+        (signal.SIGTERM, 143, 1, "threads"),
+        (signal.SIGTERM, 143, 1, "processes"),
+        (signal.SIGINT, 130, 1, "processes"),
+        (signal.SIGTERM, 143, 2, "threads"),
+        (signal.SIGINT, 130, 2, "threads"),
+    ],
+)
 def test_a_signal_in_mid_epoch_leaves_a_checkpoint_a_result_an_exit_code_and_no_orphan(
-    scenes: Path, tmp_path: Path, processes: int, worker_kind: str, number: signal.Signals, code: int
+    scenes: Path, tmp_path: Path, number: signal.Signals, code: int, processes: int, worker_kind: str
 ) -> None:
     words = ("--num_processes", str(processes), "--json", f"worker_kind={worker_kind}")
     with start_cli(scenes, tmp_path / "run", *words) as process:

@@ -313,7 +313,9 @@ def _end_with(parent: int) -> None:
 
 
 def _end_soon(number: int, frame: object) -> None:  # noqa: ARG001
-    threading.Timer(_GRACE_S, os._exit, (128 + number,)).start()
+    timer = threading.Timer(_GRACE_S, os._exit, (128 + number,))
+    timer.daemon = True
+    timer.start()
 
 
 def _nothing() -> None:
