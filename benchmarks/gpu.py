@@ -128,7 +128,7 @@ class Window:
         """Remember the time, and begin to watch."""
         self._told.append((step, time.perf_counter()))
         if self._watch is None:
-            command = "nvidia-smi --query-gpu=utilization.gpu --format=csv,noheader,nounits -lms 200"
+            command = "nvidia-smi -i 0 --query-gpu=utilization.gpu --format=csv,noheader,nounits -lms 200"
             self._watch = subprocess.Popen(command.split(), stdout=subprocess.PIPE, text=True)
 
     def on_evaluation(self, step: int, values: Any) -> None:
@@ -155,7 +155,7 @@ def whole_training(args: argparse.Namespace, kind: Literal["threads", "processes
         config = TrainConfig(
             model=args.model, data=args.data, output_dir=Path(folder, "run"), val=0.0, batch=args.batch,
             steps=args.train_steps, precision="bf16", device="cuda", worker_kind=kind, multiscale=False,
-            eval_interval=0, no_aug_epochs=0.0, lr_per_image=1e-6, print_interval=args.train_steps // 4,
+            eval_interval=0, no_aug_epochs=0.0, lr_per_image=1e-6, print_interval=max(args.train_steps // 4, 1),
             max_error_rate=1.0, compile=compiled or None,
         )  # fmt: skip
         train(config, callbacks=[window])

@@ -176,9 +176,10 @@ class RamCache:
 class SharedCache:
     """Tiles in memory that this process and those forked from it fill and read together, as many as fit.
 
-    Every image has its place from the start, and pages are taken when they are first written. Two that read the same
-    image at once write the same bytes, so there is no lock; a tile counts when its shape is there, which is written
-    after its pixels (x86 shows other cores writes in their order).
+    Every image has its place from the start, and pages are taken when they are first written, until free memory gets
+    short; of images beyond that, each process keeps the last few for itself. Two that read the same image at once write
+    the same bytes, so there is no lock; a tile counts when its shape is there, which is written after its pixels (x86
+    shows other cores writes in their order).
 
     Args:
         source: where tiles come from the first time.
@@ -192,7 +193,7 @@ class SharedCache:
     def __init__(self, source: TileSource, *, limit_bytes: int | None = None, processes: int = 1) -> None:
         self.records: Records = source.records
         self.size_hw: tuple[int, int] = source.size_hw
-        self._source = source
+        self._source, self._recent = source, RecentTiles(source)
         self.limit_bytes = _allowed(limit_bytes, read_memory().usable_bytes, processes)
         self._room = tile_bytes(self.records, self.size_hw)
         ends = np.cumsum(self._room)
@@ -202,7 +203,9 @@ class SharedCache:
         self._pixels = np.frombuffer(mmap.mmap(-1, max(int(ends[images - 1]) if images else 0, 1)), np.uint8)
         shape = np.frombuffer(mmap.mmap(-1, max(images, 1) * 16), np.int32)
         self._shape: NDArray[np.int32] = shape[: images * 4].reshape(images, 4)
-        _announce(len(self.records), int(ends[-1]), self.limit_bytes)
+        self._full = mmap.mmap(-1, 1)
+        self._unchecked = 0
+        _announce(len(self.records), int(self._room.sum()), self.limit_bytes)
 
     def __len__(self) -> int:
         return int((self._shape[:, 0] > 0).sum())
@@ -210,19 +213,28 @@ class SharedCache:
     def tile(self, index: int) -> Tile:
         """Return the tile of one image; see `TileSource`."""
         if index >= len(self._start):
-            return self._source.tile(index)
+            return self._recent.tile(index)
         height, width, full_h, full_w = self._shape[index].tolist()
         start = int(self._start[index])
         if height:
             pixels = self._pixels[start : start + height * width * 3].reshape(height, width, 3)
             return Tile(pixels, (full_h, full_w))
-        tile = self._source.tile(index)
-        if tile.pixels.nbytes <= self._room[index]:  # a file may be larger than its annotations say
+        tile = self._recent.tile(index) if self._full[0] else self._source.tile(index)
+        # A file may be larger than its annotations say.
+        if tile.pixels.nbytes <= self._room[index] and self._has_room(tile.pixels.nbytes):
             self._pixels[start : start + tile.pixels.nbytes] = tile.pixels.reshape(-1)
             height, width = tile.pixels.shape[:2]
             self._shape[index, 1:] = (width, *tile.size_hw)
             self._shape[index, 0] = height
         return tile
+
+    def _has_room(self, size: int) -> bool:
+        """Look now and then whether memory has become short; then nobody adds any more."""
+        self._unchecked += size
+        if self._unchecked > _SLAB_BYTES and not self._full[0]:
+            self._unchecked = 0
+            self._full[0] = read_memory().usable_bytes < _SPARE_BYTES
+        return not self._full[0]
 
 
 def _allowed(limit_bytes: int | None, free_bytes: int, processes: int) -> int:
@@ -264,6 +276,7 @@ def open_cache(
     threads: int = 1,
     processes: int = 1,
     shared: bool = False,
+    limit_bytes: int | None = None,
 ) -> TileSource:
     """Return the training tiles of a set from a cache of the kind that a user names.
 
@@ -275,6 +288,7 @@ def open_cache(
         threads: how many images to decode at once while a disk cache is made.
         processes: how many processes on this machine make a RAM cache.
         shared: for processes forked from this one (`Loader`'s `worker_kind`): what one has read is there for all.
+        limit_bytes: how much a RAM cache may take at most; by default 70 % of what is free.
 
     Raises:
         UsageError: there is no such kind, or a folder is given for another kind than "disk".
@@ -289,7 +303,9 @@ def open_cache(
         return DiskCache(files, folder=folder, threads=threads)
     if kind == "none":
         return RecentTiles(files)
-    return SharedCache(files, processes=processes) if shared else RamCache(files, processes=processes)
+    if shared:
+        return SharedCache(files, limit_bytes=limit_bytes, processes=processes)
+    return RamCache(files, limit_bytes=limit_bytes, processes=processes)
 
 
 def expected_bytes(records: Records, size_hw: tuple[int, int]) -> int:

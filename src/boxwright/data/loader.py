@@ -3,7 +3,7 @@
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import NamedTuple, get_args
 
@@ -101,6 +101,9 @@ class Loader:
         _require(
             worker_kind in get_args(WorkerKind),
             f"Unknown worker_kind {worker_kind!r}. Choose from: {', '.join(get_args(WorkerKind))}.",
+        )
+        _require(
+            worker_kind == "threads" or workers > 0, f"worker_kind={worker_kind!r}, and workers=0. Use one or more."
         )
         _require(not cores or workers > 0, f"cores={tuple(cores)!r} pins workers, and workers=0. Use one or more.")
         _check_cores(cores)
@@ -249,12 +252,10 @@ class Loader:
         return Position(position.epoch + 1)
 
     def _abandon(self) -> None:
-        """Drop what is under way; samples that have begun are waited for, since they write to memory that is ours."""
-        futures = [future for pending in self._under_way for future in pending.work.futures]
-        for future in futures:
-            future.cancel()
-        wait(futures)
-        self._under_way.clear()
+        """Drop what is under way."""
+        if self._under_way:
+            self._crew.drop([pending.work for pending in self._under_way])
+            self._under_way.clear()
 
 
 class _Pending(NamedTuple):

@@ -4,7 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +41,19 @@ def take(dataset: DetectionDataset, batches: int, **options: Any) -> list[Batch]
         return [batch for _, batch in zip(range(batches), loader, strict=False)]
 
 
-def children() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+@pytest.fixture(name="children")
+def new_children() -> Callable[[], list[psutil.Process]]:
+    """Return what tells the children that have come since the test began."""
+    before = set(psutil.Process().children())
+
+    def find() -> list[psutil.Process]:
+        found = set(psutil.Process().children()) - before
+        return [child for child in found if child.status() != psutil.STATUS_ZOMBIE]
+
+    return find
+
+
+Children = Callable[[], list[psutil.Process]]
 
 
 @pytest.mark.parametrize("cache", ["none", "ram", "disk"])
@@ -110,6 +123,16 @@ def test_a_shared_cache_keeps_what_fits(records: Records, caplog: pytest.LogCapt
     assert len(empty) == 0
     with pytest.raises(UsageError, match="neither makes a cache"):
         SharedCache(FileTiles(records, SIZE), processes=0)
+    assert len(SharedCache(FileTiles(records.select([]), SIZE))) == 0
+
+
+def test_a_shared_cache_stops_when_memory_gets_short(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = SharedCache(FileTiles(records, SIZE))
+    monkeypatch.setattr("boxwright.data.cache._SLAB_BYTES", 4 * 64 * 96 * 3)
+    monkeypatch.setattr("boxwright.data.cache._SPARE_BYTES", 1 << 60)
+    for index in range(22):
+        assert np.array_equal(cache.tile(index).pixels, FileTiles(records, SIZE).tile(index).pixels)
+    assert 0 < len(cache) < 6
 
 
 class Faulty(DetectionDataset):
@@ -125,19 +148,22 @@ class Faulty(DetectionDataset):
         return super().sample(epoch, index, **options)
 
 
-def test_a_failure_names_the_sample(records: Records) -> None:
+def test_a_failure_names_the_sample(records: Records, children: Children) -> None:
     dataset = Faulty(records, SIZE, recipe=FULL)
     with Loader(dataset, batch_size=4, workers=2, worker_kind="processes", drop_last=False) as loader:
         with pytest.raises(WorkerError, match=r"'000007.jpg' \(image 7, epoch 0\).*ZeroDivisionError"):
             list(loader)
         failed = loader.position
-        with pytest.raises(WorkerError):
-            next(iter(loader))
+        kept = []
+        for _ in range(8):  # a kept error must not keep shared memory
+            with pytest.raises(WorkerError) as caught:
+                next(iter(loader))
+            kept.append(caught.value)
         assert loader.position == failed
     assert not children()
 
 
-def test_a_process_that_dies_is_an_error_that_says_what_to_do(records: Records) -> None:
+def test_a_process_that_dies_is_an_error_that_says_what_to_do(records: Records, children: Children) -> None:
     dataset = Faulty(records, SIZE, recipe=FULL)
     dataset.dies = True
     with Loader(dataset, batch_size=4, workers=2, worker_kind="processes", drop_last=False) as loader:
@@ -145,6 +171,116 @@ def test_a_process_that_dies_is_an_error_that_says_what_to_do(records: Records) 
             with pytest.raises(WorkerError, match=r"has died.*fewer workers"):
                 list(loader)
     assert not children()
+
+
+class Slow(DetectionDataset):
+    """Takes its time."""
+
+    def sample(self, epoch: int, index: int, **options: Any) -> Sample:
+        time.sleep(0.1)
+        return super().sample(epoch, index, **options)
+
+
+@pytest.mark.parametrize("under_way", [True, False])
+def test_closing_after_a_death_does_not_hang(records: Records, children: Children, under_way: bool) -> None:
+    recipe = FULL if under_way else None
+    loader = Loader(Slow(records, SIZE, recipe=recipe), batch_size=11, workers=2, worker_kind="processes")
+    for _ in range(1 if under_way else 2):  # nothing is under way at an evaluation's end
+        next(iter(loader))
+    children()[0].kill()
+    start = time.monotonic()
+    loader.close()
+    assert time.monotonic() - start < 30
+    assert not children()
+
+
+def test_batches_before_a_death_are_not_lost(records: Records) -> None:
+    dataset = Faulty(records, SIZE, recipe=None)
+    dataset.dies = True
+    with Loader(dataset, batch_size=2, workers=1, worker_kind="processes", prefetch=4) as loader:
+        found = [next(iter(loader)).image_ids.tolist()]
+        time.sleep(1.0)  # image 7 is under way
+        found += [next(iter(loader)).image_ids.tolist() for _ in range(2)]
+        with pytest.raises(WorkerError, match="has died"):
+            next(iter(loader))
+        assert loader.position == (0, 3)
+    assert found == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_a_signal_to_all_leaves_workers_until_the_loader_is_closed(records: Records, children: Children) -> None:
+    loader = Loader(
+        DetectionDataset(records, SIZE, recipe=FULL), batch_size=4, workers=2, worker_kind="processes", infinite=True
+    )
+    for child in children():
+        child.terminate()
+    time.sleep(0.5)
+    for _, batch in zip(range(10), loader, strict=False):
+        assert len(batch) == 4
+    start = time.monotonic()
+    loader.close()
+    assert time.monotonic() - start < 30
+    assert not children()
+
+
+def test_processes_that_cannot_be_started_are_an_error_and_leave_none(
+    records: Records, children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fork, forks = os.fork, []
+
+    def fork_twice() -> int:
+        forks.append(None)
+        if len(forks) == 3:
+            raise BlockingIOError("no more processes")
+        return fork()
+
+    monkeypatch.setattr(os, "fork", fork_twice)
+    with pytest.raises(WorkerError, match="could not be started"):
+        Loader(DetectionDataset(records, SIZE, recipe=FULL), batch_size=4, workers=4, worker_kind="processes")
+    end = time.monotonic() + 10
+    while children():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_a_bad_image_of_a_batch_that_was_left_is_named(tmp_path: Path) -> None:
+    records = generate_scenes(tmp_path, images=12, seed=5, size_hw=(80, 120))
+    records.path(2).write_bytes(b"")
+    dataset = DetectionDataset(records, SIZE, recipe=None)
+    with Loader(dataset, batch_size=2, workers=1, worker_kind="processes", prefetch=3) as loader:
+        next(iter(loader))
+        loader.seek((0, 3))
+        assert sorted(dataset.bad_images) == [2]
+
+
+def affinities(children: Children) -> set[frozenset[int]]:
+    return {frozenset(os.sched_getaffinity(child.pid)) for child in children()}
+
+
+def test_they_run_on_the_cores_they_are_given(records: Records, children: Children) -> None:
+    core = max(os.sched_getaffinity(0))
+    dataset = DetectionDataset(records, SIZE, recipe=FULL)
+    with Loader(dataset, batch_size=4, workers=2, worker_kind="processes", cores=[core]):
+        assert affinities(children) == {frozenset({core})}
+
+
+def test_they_are_not_kept_to_the_core_that_openmp_gives_the_calling_thread(
+    records: Records, children: Children
+) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        pytest.skip("needs two cores")
+    done = threading.Event()
+    bound = threading.Thread(target=lambda: (os.sched_setaffinity(0, cores[1:]), done.wait()))
+    bound.start()
+    try:
+        os.sched_setaffinity(0, cores[:1])
+        with Loader(DetectionDataset(records, SIZE, recipe=FULL), batch_size=4, workers=2, worker_kind="processes"):
+            assert affinities(children) == {frozenset(cores)}
+        assert os.sched_getaffinity(0) == set(cores[:1])
+    finally:
+        done.set()
+        bound.join()
+        os.sched_setaffinity(0, cores)
 
 
 @pytest.mark.parametrize("recipe", [FULL, None])
@@ -174,7 +310,7 @@ def test_nothing_readable_is_a_data_error(tmp_path: Path) -> None:
         list(loader)
 
 
-def test_closing_leaves_no_process_even_in_mid_epoch(records: Records) -> None:
+def test_closing_leaves_no_process_even_in_mid_epoch(records: Records, children: Children) -> None:
     dataset = DetectionDataset(records, SIZE, recipe=FULL)
     loader = Loader(dataset, batch_size=4, workers=3, worker_kind="processes", infinite=True)
     next(iter(loader))
@@ -225,7 +361,12 @@ def test_they_end_with_the_process_that_they_work_for(tmp_path: Path, how: signa
         time.sleep(0.05)
 
 
-def test_an_unknown_kind_is_refused(records: Records) -> None:
+def test_what_does_not_go_together_is_refused(records: Records) -> None:
     dataset = DetectionDataset(records, SIZE, recipe=FULL)
     with pytest.raises(UsageError, match=r"Unknown worker_kind 'fibres'. Choose from: threads, processes"):
         Loader(dataset, batch_size=2, worker_kind="fibres")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="workers=0"):
+        Loader(dataset, batch_size=2, workers=0, worker_kind="processes")
+    dataset = DetectionDataset(records, SIZE, recipe=FULL, tiles=open_cache("ram", records, SIZE))
+    with pytest.raises(UsageError, match="shared=True"):
+        Loader(dataset, batch_size=2, workers=1, worker_kind="processes")

@@ -89,14 +89,23 @@ def make_dataset(
     nano: TorchNano, records: Records, size_hw: tuple[int, int], recipe: AugmentRecipe, config: TrainConfig
 ) -> DetectionDataset:
     """Return the training samples over the cache that the config names."""
-    kind = config.cache
+    kind, limit_bytes = config.cache, None
+    shared = choose_workers(nano, config)[0] == "processes"
     if kind == "auto":
-        each = read_memory().usable_bytes // max(nano.world_size, 1)
-        kind = "ram" if expected_bytes(records, size_hw) < each * 0.4 else "none"
+        limit_bytes = int(read_memory().usable_bytes // max(nano.world_size, 1) * 0.4)
+        # Processes have nothing in common but this, so a part of the set is better than nothing.
+        kind = "ram" if shared or expected_bytes(records, size_hw) < limit_bytes else "none"
     folder: Path | None = config.output_dir / "cache" if kind == "disk" else None
     chosen: CacheKind = kind
-    shared = choose_workers(nano, config)[0] == "processes"
-    tiles = open_cache(chosen, records, size_hw, folder=folder, processes=nano.world_size, shared=shared)
+    tiles = open_cache(
+        chosen,
+        records,
+        size_hw,
+        folder=folder,
+        processes=nano.world_size,
+        shared=shared,
+        limit_bytes=limit_bytes if kind == "ram" else None,
+    )
     return DetectionDataset(records, size_hw, recipe=recipe, seed=config.seed, tiles=tiles)
 
 
