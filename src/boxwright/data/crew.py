@@ -146,7 +146,8 @@ class Processes(Crew):
         prefetch: how many batches may be under way.
 
     Raises:
-        UsageError: this system can't fork.
+        UsageError: this system can't fork, or the cache is one that processes can't share.
+        WorkerError: they could not be started.
     """
 
     ahead = True

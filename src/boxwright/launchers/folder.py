@@ -114,8 +114,8 @@ def write_atomically(path: Path, data: bytes) -> None:
 def _sweep(parent: Path) -> None:
     for folder in parent.glob(f"{_PREFIX}*"):
         try:
-            if folder.stat().st_uid == os.getuid() and _is_stale(folder):
-                _remove(folder)
+            if folder.stat().st_uid == os.getuid():
+                _remove_if_stale(folder)
         except OSError:
             continue  # its owner was quicker
 
@@ -131,15 +131,19 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _is_stale(folder: Path) -> bool:
+def _remove_if_stale(folder: Path) -> None:
     try:
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        return time.time() - folder.stat().st_mtime > _UNLOCKED_S
+        if time.time() - folder.stat().st_mtime > _UNLOCKED_S:
+            _remove(folder)
+        return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Under the lock: whoever comes now waits for it, and then sees that this folder is no more.
+        if os.fstat(lock).st_nlink:
+            _remove(folder)
     except BlockingIOError:
-        return False
+        return
     finally:
         os.close(lock)
-    return True
