@@ -121,14 +121,19 @@ def _sweep(parent: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, its lock last: whoever is killed half-way leaves one that the next launch knows as stale."""
+    """Remove a folder, its lock last: whoever is killed half-way leaves one that the next launch knows as stale.
+
+    Nothing of the folder is touched after the lock: from then on it is the next one's who comes.
+    """
     with suppress(OSError):
-        for entry in folder.iterdir():
-            if entry.is_dir():
+        for entry in list(folder.iterdir()):
+            if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry, ignore_errors=True)
             elif entry.name != _LOCK:
-                entry.unlink()
-    shutil.rmtree(folder, ignore_errors=True)
+                with suppress(OSError):  # one who comes takes its own file away again: the others must still go
+                    entry.unlink()
+        (folder / _LOCK).unlink(missing_ok=True)
+        folder.rmdir()  # fails where somebody has just come
 
 
 def _remove_if_stale(folder: Path) -> None:

@@ -1,9 +1,13 @@
 """Files that a launcher carries: brought once a machine, found by the workers, gone afterwards."""
 
+import os
+import random
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,23 +51,67 @@ def test_a_shared_folder_whose_users_were_killed_is_swept(own_folder: Path):
         assert not left.exists()
 
 
-def test_many_who_come_and_go_at_once_never_lose_the_folder():
+def test_many_who_come_and_go_at_once_never_lose_the_folder(monkeypatch: pytest.MonkeyPatch):
     wrong: list[str] = []
+    for name in ("unlink", "link", "mkdir", "rmdir", "listdir", "fstat"):
+        monkeypatch.setattr(os, name, _with_pauses(getattr(os, name)))
 
     def use(number: int) -> None:
-        for _ in range(30):
+        for _ in range(75):
+            time.sleep(random.random() * 0.008)  # so that the last one often leaves while the next one comes
             with shared_folder("a") as folder:
                 own = folder / str(number)
                 own.touch()
+                time.sleep(random.random() * 0.002)
                 if not own.exists():
                     wrong.append("it was removed under its user")
 
-    threads = [threading.Thread(target=use, args=(n,)) for n in range(6)]
+    threads = [threading.Thread(target=use, args=(n,)) for n in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def _with_pauses(call: Callable[..., Any]) -> Callable[..., Any]:
+    def paused(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(random.choice((0.0, 0.0005)))
+        result = call(*args, **kwargs)
+        time.sleep(random.choice((0.0, 0.0005)))
+        return result
+
+    return paused
+
+
+def test_the_lock_of_a_folder_goes_last_whatever_goes_before(own_folder: Path, monkeypatch: pytest.MonkeyPatch):
+    gone: list[str] = []
+    unlink = os.unlink
+
+    def unlink_and_note(path: str | Path, *, dir_fd: int | None = None) -> None:
+        unlink(path, dir_fd=dir_fd)
+        gone.append(Path(path).name)
+
+    def vanish_first(path: Path, missing_ok: bool = False) -> None:
+        """Let each of the files without a number be taken away by its owner at the last moment."""
+        if path.suffix == ".new":
+            unlink(path)
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+
+    with shared_folder("a") as folder:
+        for name in "0123456789":
+            (folder / name).touch()
+            (folder / f"lock.{name}.new").touch()
+        monkeypatch.setattr(os, "unlink", unlink_and_note)
+        monkeypatch.setattr(Path, "unlink", vanish_first)
+    monkeypatch.undo()
+    assert sorted(gone) == [*"0123456789", "lock"]
+    assert gone[-1] == "lock"
+    assert not folder.exists()
 
 
 def test_files_are_brought_once_a_machine(own_folder: Path):
