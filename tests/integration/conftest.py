@@ -1,11 +1,14 @@
-"""What several files of whole runs compare with, made once a test process."""
+"""What several files of whole runs compare with, made once."""
 
+import fcntl
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.runs import resume_by_hand
 
+from boxwright.accel.checkpoint import load_checkpoint
 from boxwright.data.synthetic import generate_scenes
 
 
@@ -19,5 +22,16 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def by_hand(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The last checkpoint of a run of this machine that died after its first evaluation and was resumed by hand."""
-    return resume_by_hand(scenes, tmp_path_factory.mktemp("by_hand"))
+    """The last checkpoint of a run of this machine that died after its first evaluation and was resumed by hand.
+
+    Several test processes share one: it takes a while.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "by_hand"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "whole").exists():
+            folder.mkdir()
+            resume_by_hand(scenes, folder)
+            (folder / "whole").touch()
+    return load_checkpoint(folder / "weights" / "last.pt")

@@ -69,28 +69,29 @@ def test_the_weights_are_those_of_subprocess(ray_cluster: RayCluster, tmp_path: 
 
 
 @pytest.mark.parametrize("seed", [0, *further(1, 2)])
-def test_a_killed_rank_costs_nothing_but_time(
+def test_three_killed_ranks_cost_nothing_but_time(
     ray_cluster: RayCluster, tmp_path: Path, undisturbed: list[float], seed: int
 ):
-    launcher = replace(ON_TWO, restart=Restart(max_restarts=1))
+    launcher = replace(ON_TWO, restart=Restart(max_restarts=3))
 
-    assert launcher.run(Learning.with_seed(tmp_path, "rank", seed), WORKERS) == (undisturbed, 1)
+    assert launcher.run(Learning.with_seed(tmp_path, "rank", seed, deaths=3), WORKERS) == (undisturbed, 3)
     assert find_orphans(tmp_path) == []
 
 
 @pytest.mark.parametrize("seed", [3, *further(4, 5)])
-def test_a_lost_node_costs_nothing_but_time(
+def test_three_lost_nodes_cost_nothing_but_time(
     ray_cluster: RayCluster, tmp_path: Path, undisturbed: list[float], seed: int
 ):
-    launcher = replace(ON_TWO, restart=Restart(max_restarts=1))
+    launcher = replace(ON_TWO, restart=Restart(max_restarts=3))
 
-    assert launcher.run(Learning.with_seed(tmp_path, "node", seed), WORKERS) == (undisturbed, 1)
+    ray_cluster.complete(spare=2)
+    assert launcher.run(Learning.with_seed(tmp_path, "node", seed, deaths=3), WORKERS) == (undisturbed, 3)
     assert find_orphans(tmp_path) == []
 
 
 def test_without_restarts_a_lost_node_is_told(ray_cluster: RayCluster, tmp_path: Path):
     with pytest.raises(WorkerFailed, match=r"Worker \d was (lost with its agent on|killed by)") as caught:
-        ON_TWO.run(Learning(tmp_path, "node", step=2), WORKERS)
+        ON_TWO.run(Learning(tmp_path, "node", ((2, 0),)), WORKERS)
 
     assert caught.value.kind == "death"
 

@@ -54,20 +54,22 @@ def test_the_weights_are_those_of_subprocess(spark_cluster: str, tmp_path: Path,
 
 
 @pytest.mark.parametrize("seed", [0, *further(1, 2)])
-def test_a_killed_rank_costs_nothing_but_time(spark_cluster: str, tmp_path: Path, undisturbed: list[float], seed: int):
-    launcher = SparkLauncher(restart=Restart(max_restarts=1))
+def test_three_killed_ranks_cost_nothing_but_time(
+    spark_cluster: str, tmp_path: Path, undisturbed: list[float], seed: int
+):
+    launcher = SparkLauncher(restart=Restart(max_restarts=3))
 
-    assert launcher.run(Learning.with_seed(tmp_path, "rank", seed), WORKERS) == (undisturbed, 1)
+    assert launcher.run(Learning.with_seed(tmp_path, "rank", seed, deaths=3), WORKERS) == (undisturbed, 3)
     assert find_orphans(tmp_path) == []
 
 
 @pytest.mark.parametrize("seed", [3, *further(4, 5)])
-def test_a_killed_executor_costs_nothing_but_time(
+def test_three_killed_executors_cost_nothing_but_time(
     spark_cluster: str, tmp_path: Path, undisturbed: list[float], seed: int
 ):
-    launcher = SparkLauncher(restart=Restart(max_restarts=1))
+    launcher = SparkLauncher(restart=Restart(max_restarts=3))
 
-    assert launcher.run(Learning.with_seed(tmp_path, "executor", seed), WORKERS) == (undisturbed, 1)
+    assert launcher.run(Learning.with_seed(tmp_path, "executor", seed, deaths=3), WORKERS) == (undisturbed, 3)
     assert find_orphans(tmp_path) == []
 
 

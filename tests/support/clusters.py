@@ -60,12 +60,13 @@ class RayCluster:
         self._others: list[Any] = []
         self.address: str = self._cluster.address
 
-    def complete(self) -> None:
-        """Have all nodes there, whatever a test has done to those that are not the head."""
-        for node in [node for node in self._others if not self._is_alive(node)]:
+    def complete(self, spare: int = 0) -> None:
+        """Have all nodes there, and some to spare, whatever a test has done to those that are not the head."""
+        alive = [node for node in self._others if self._is_alive(node)][: 2 + spare]
+        for node in [node for node in self._others if node not in alive]:
             self._cluster.remove_node(node, allow_graceful=False)
             self._others.remove(node)
-        while len(self._others) < 2:
+        while len(self._others) < 2 + spare:
             self._others.append(self._cluster.add_node(num_cpus=1, object_store_memory=_STORE_BYTES))
 
     def close(self) -> None:

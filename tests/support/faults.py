@@ -24,25 +24,25 @@ Victim = Literal["nobody", "rank", "node", "executor"]
 
 @dataclass(frozen=True)
 class Learning:
-    """Learns a small linear map over all workers, from its last checkpoint on; `kill` happens in the first attempt.
+    """Learns a small linear map over all workers, from its last checkpoint on; each attempt has its moment of death.
 
     Attributes:
         folder: where the checkpoint is.
         victim: what is killed.
-        step: when.
-        rank: the worker that does it: itself, its Ray node, or its Spark executor.
+        moments: for each attempt the step of the kill, and the worker that does it: itself, its Ray node, or its Spark
+            executor. The attempt after the last of them is left in peace.
     """
 
     folder: Path
     victim: Victim = "nobody"
-    step: int = 0
-    rank: int = 0
+    moments: tuple[tuple[int, int], ...] = ()
 
     @classmethod
-    def with_seed(cls, folder: Path, victim: Victim, seed: int) -> "Learning":
-        """Return a job in which the victim dies at a moment that the seed chooses."""
-        moment = random.Random(seed)
-        return cls(folder, victim, step=moment.randrange(STEPS), rank=moment.randrange(2))
+    def with_seed(cls, folder: Path, victim: Victim, seed: int, deaths: int = 1) -> "Learning":
+        """Return a job in which the victim dies at moments that the seed chooses, once in each of so many attempts."""
+        chance = random.Random(seed)
+        steps = sorted(chance.sample(range(STEPS), deaths))
+        return cls(folder, victim, tuple((step, chance.randrange(2)) for step in steps))
 
     def __call__(self, world: World) -> tuple[list[float], int]:
         """Return the weights, and how often the group was started."""
@@ -77,17 +77,18 @@ class Learning:
         return [value for p in model.parameters() for value in p.flatten().tolist()], current_attempt()
 
     def _kill(self, world: World, step: int) -> None:
-        if current_attempt() or step != self.step or self.victim == "nobody":
+        if current_attempt() >= len(self.moments) or step != self.moments[current_attempt()][0]:
             return
+        rank = self.moments[current_attempt()][1]
         if self.victim == "node":
             raylet = _ancestor(lambda process: process.name() == "raylet")
             assert raylet is not None
             # Without its head a cluster is no more: then it is the other worker's node.
             on_head = _tell_all("--head" in raylet.cmdline())
-            if world.rank != (1 - self.rank if on_head[self.rank] else self.rank):
+            if world.rank != (1 - rank if on_head[rank] else rank):
                 return
             raylet.kill()
-        elif world.rank != self.rank:
+        elif world.rank != rank:
             return
         elif self.victim == "executor":
             executor = _ancestor(lambda process: process.name() == "java")

@@ -40,12 +40,11 @@ class DieOnce:
     def on_end(self) -> None: ...
 
 
-def resume_by_hand(data: Path, folder: Path) -> dict[str, Any]:
-    """Return the last checkpoint of a run of this machine that died after its first evaluation and was resumed."""
+def resume_by_hand(data: Path, folder: Path) -> None:
+    """Train on this machine; the run dies after its first evaluation and is resumed."""
     with pytest.raises(WorkerFailed, match="signal 9"):
         train(make_config(data, folder), callbacks=[DieOnce(6)])
     train(make_config(data, folder, resume=True))
-    return load_checkpoint(folder / "weights" / "last.pt")
 
 
 def check_same(folder: Path, other: dict[str, Any]) -> None:
