@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from boxwright.core.errors import UsageError
 from boxwright.core.log import get_logger
 from boxwright.data.batch import Batch, Position, pad_targets
-from boxwright.data.crew import Alone, Crew, Processes, Threads, Work, WorkerKind, pin
+from boxwright.data.crew import Alone, Crew, Threads, Work, WorkerKind, pin
 from boxwright.data.dataset import DetectionDataset
+from boxwright.data.forks import Processes
 from boxwright.data.randomness import Purpose, stream
 
 _log = get_logger(__name__)

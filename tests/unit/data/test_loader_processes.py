@@ -17,8 +17,8 @@ import pytest
 from boxwright.core.errors import DataError, UsageError, WorkerError
 from boxwright.data.batch import Batch
 from boxwright.data.cache import SharedCache, open_cache
-from boxwright.data.crew import processes_can_work
 from boxwright.data.dataset import DetectionDataset, Sample
+from boxwright.data.forks import processes_can_work
 from boxwright.data.loader import Loader
 from boxwright.data.recipe import recipe_for
 from boxwright.data.records import Records

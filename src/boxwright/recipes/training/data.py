@@ -12,8 +12,9 @@ from boxwright.core.log import get_logger
 from boxwright.core.memory import read_memory
 from boxwright.data.cache import CacheKind, expected_bytes, open_cache
 from boxwright.data.check import check_records, usable
-from boxwright.data.crew import WorkerKind, processes_can_work
+from boxwright.data.crew import WorkerKind
 from boxwright.data.dataset import DetectionDataset
+from boxwright.data.forks import processes_can_work
 from boxwright.data.formats import read_records, with_names
 from boxwright.data.loader import Loader
 from boxwright.data.recipe import AugmentRecipe, recipe_for
