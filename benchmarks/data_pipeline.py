@@ -24,11 +24,12 @@ import cv2
 import numpy as np
 
 from boxwright.core.cpu import read_cpu
-from boxwright.data.cache import RamCache, RecentTiles
+from boxwright.data.cache import RamCache
 from boxwright.data.dataset import DetectionDataset
 from boxwright.data.disk_cache import DiskCache
 from boxwright.data.formats import read_records
 from boxwright.data.loader import Loader
+from boxwright.data.recent import RecentTiles
 from boxwright.data.recipe import AugmentRecipe, recipe_for
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes

@@ -1,12 +1,10 @@
-"""Keeping decoded images: the last few (`RecentTiles`), as many as memory allows (`RamCache`), or see `disk_cache`.
+"""Keeping decoded images: as many as memory allows (`RamCache`), and the choice between this and the other caches.
 
-`SharedCache` is the RAM cache of several processes. A cache never changes a sample: it gives the same pixels as the
-files, only sooner.
+A cache never changes a sample: it gives the same pixels as the files, only sooner. The others are in `recent`,
+`shared_cache` and `disk_cache`.
 """
 
-import mmap
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeAlias, get_args
@@ -17,55 +15,16 @@ from numpy.typing import NDArray
 from boxwright.core.errors import DataError, UsageError, suggest
 from boxwright.core.log import get_logger
 from boxwright.core.memory import read_memory
+from boxwright.data.cache_size import SLAB_BYTES, SPARE_BYTES, allowed_bytes, announce, expected_bytes, format_gb
 from boxwright.data.disk_cache import DiskCache
+from boxwright.data.recent import RecentTiles, SharedRecent
 from boxwright.data.records import PathText, Records
+from boxwright.data.shared_cache import SharedCache
 from boxwright.data.tile import FileTiles, Tile, TileSource
 
 _log = get_logger(__name__)
 
 CacheKind: TypeAlias = Literal["none", "ram", "disk"]
-
-_SLAB_BYTES = 16 << 20
-# The model, its gradients and everything else need memory too.
-_SHARE = 0.7
-_SPARE_BYTES = 512 << 20
-
-
-class RecentTiles:
-    """The tiles asked for last, up to so many bytes; safe for threads.
-
-    Mosaics take most of their images from those that came just before (see `AugmentRecipe.partner_window`), so a
-    small window saves most of the decoding.
-
-    Args:
-        source: where tiles come from.
-        limit_bytes: how much pixel data to keep.
-    """
-
-    def __init__(self, source: TileSource, limit_bytes: int = 256 << 20) -> None:
-        self.records: Records = source.records
-        self.size_hw: tuple[int, int] = source.size_hw
-        self.limit_bytes = limit_bytes
-        self._source = source
-        self._kept: OrderedDict[int, Tile] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
-
-    def tile(self, index: int) -> Tile:
-        """Return the tile of one image; see `TileSource`."""
-        with self._lock:
-            kept = self._kept.get(index)
-            if kept is not None:
-                self._kept.move_to_end(index)
-                return kept
-        tile = self._source.tile(index)  # outside the lock: others decode at the same time
-        with self._lock:
-            if index not in self._kept:
-                self._kept[index] = tile
-                self._bytes += tile.pixels.nbytes
-            while self._bytes > self.limit_bytes:
-                self._bytes -= self._kept.popitem(last=False)[1].pixels.nbytes
-        return tile
 
 
 class RamCache:
@@ -97,17 +56,17 @@ class RamCache:
         self.size_hw: tuple[int, int] = source.size_hw
         self._source = source
         self._free_bytes = free_bytes
-        self.limit_bytes = _allowed(limit_bytes, free_bytes(), processes)
+        self.limit_bytes = allowed_bytes(limit_bytes, free_bytes(), processes)
         self.expected_bytes = expected_bytes(self.records, self.size_hw)
         images = len(self.records)
         self._slabs: list[NDArray[np.uint8]] = []
         self._used = 0  # of the last slab
-        self._slab_bytes = min(_SLAB_BYTES, max(self.limit_bytes, 1), self.expected_bytes)
+        self._slab_bytes = min(SLAB_BYTES, max(self.limit_bytes, 1), self.expected_bytes)
         self._slab_of = np.full(images, -1, np.int32)
         self._start = np.zeros(images, np.int64)
         self._shape = np.zeros((images, 4), np.int32)
         self._lock = threading.Lock()
-        self._full = not _announce(images, self.expected_bytes, self.limit_bytes)
+        self._full = not announce(images, self.expected_bytes, self.limit_bytes)
 
     def __len__(self) -> int:
         return int((self._slab_of >= 0).sum())
@@ -155,11 +114,11 @@ class RamCache:
                 return
             if not self._slabs or self._used + need > self._slabs[-1].nbytes:
                 size = max(self._slab_bytes, need)
-                if self.used_bytes + size > self.limit_bytes or self._free_bytes() < size + _SPARE_BYTES:
+                if self.used_bytes + size > self.limit_bytes or self._free_bytes() < size + SPARE_BYTES:
                     self._full = True
                     _log.warning(
                         "The RAM cache is full: it holds %d of %d images in %s. The others are read each time.",
-                        len(self), len(self.records), _gb(self.used_bytes),
+                        len(self), len(self.records), format_gb(self.used_bytes),
                     )  # fmt: skip
                     return
                 self._slabs.append(np.empty(size, np.uint8))
@@ -171,100 +130,6 @@ class RamCache:
             self._shape[index] = (*tile.pixels.shape[:2], *tile.size_hw)
             # Last: readers look at this first, and don't take the lock.
             self._slab_of[index] = len(self._slabs) - 1
-
-
-class SharedCache:
-    """Tiles in memory that this process and those forked from it fill and read together, as many as fit.
-
-    Every image has its place from the start, and pages are taken when they are first written, until free memory gets
-    short; of images beyond that, each process keeps the last few for itself. Two that read the same image at once write
-    the same bytes, so there is no lock; a tile counts when its shape is there, which is written after its pixels (x86
-    shows other cores writes in their order).
-
-    Args:
-        source: where tiles come from the first time.
-        limit_bytes: how much to take at most; by default 70 % of what is free now.
-        processes: how many on this machine make such a cache of their own: they share the free memory.
-
-    Raises:
-        UsageError: a number is out of range.
-    """
-
-    def __init__(self, source: TileSource, *, limit_bytes: int | None = None, processes: int = 1) -> None:
-        self.records: Records = source.records
-        self.size_hw: tuple[int, int] = source.size_hw
-        self._source, self._recent = source, RecentTiles(source)
-        self.limit_bytes = _allowed(limit_bytes, read_memory().usable_bytes, processes)
-        self._room = tile_bytes(self.records, self.size_hw)
-        ends = np.cumsum(self._room)
-        images = int(np.searchsorted(ends, self.limit_bytes, side="right"))
-        self._start = (ends - self._room)[:images]
-        # Anonymous memory, which the size of /dev/shm does not limit.
-        self._pixels = np.frombuffer(mmap.mmap(-1, max(int(ends[images - 1]) if images else 0, 1)), np.uint8)
-        shape = np.frombuffer(mmap.mmap(-1, max(images, 1) * 16), np.int32)
-        self._shape: NDArray[np.int32] = shape[: images * 4].reshape(images, 4)
-        self._full = mmap.mmap(-1, 1)
-        self._unchecked = 0
-        _announce(len(self.records), int(self._room.sum()), self.limit_bytes)
-
-    def __len__(self) -> int:
-        return int((self._shape[:, 0] > 0).sum())
-
-    def tile(self, index: int) -> Tile:
-        """Return the tile of one image; see `TileSource`."""
-        if index >= len(self._start):
-            return self._recent.tile(index)
-        height, width, full_h, full_w = self._shape[index].tolist()
-        start = int(self._start[index])
-        if height:
-            pixels = self._pixels[start : start + height * width * 3].reshape(height, width, 3)
-            return Tile(pixels, (full_h, full_w))
-        tile = self._recent.tile(index) if self._full[0] else self._source.tile(index)
-        # A file may be larger than its annotations say.
-        if tile.pixels.nbytes <= self._room[index] and self._has_room(tile.pixels.nbytes):
-            self._pixels[start : start + tile.pixels.nbytes] = tile.pixels.reshape(-1)
-            height, width = tile.pixels.shape[:2]
-            self._shape[index, 1:] = (width, *tile.size_hw)
-            self._shape[index, 0] = height
-        return tile
-
-    def _has_room(self, size: int) -> bool:
-        """Look now and then whether memory has become short; then nobody adds any more."""
-        self._unchecked += size
-        if self._unchecked > _SLAB_BYTES and not self._full[0]:
-            self._unchecked = 0
-            self._full[0] = read_memory().usable_bytes < _SPARE_BYTES
-        return not self._full[0]
-
-
-def _allowed(limit_bytes: int | None, free_bytes: int, processes: int) -> int:
-    """Return how much a cache may take.
-
-    Raises:
-        UsageError: a number is out of range.
-    """
-    if processes < 1 or (limit_bytes is not None and limit_bytes < 0):
-        raise UsageError(f"processes={processes!r}, limit_bytes={limit_bytes!r}: neither makes a cache.")
-    allowed = int(max(free_bytes - _SPARE_BYTES, 0) * _SHARE) // processes
-    return allowed if limit_bytes is None else min(limit_bytes, allowed)
-
-
-def _announce(images: int, need: int, limit: int) -> bool:
-    """Say how much of a set will be kept; return whether any."""
-    if need <= limit:
-        _log.info("RAM cache: %d images need about %s of %s.", images, _gb(need), _gb(limit))
-    elif limit < need // max(images, 1):
-        _log.warning(
-            "No RAM cache: %d images need about %s, and %s may be used. Every image is read each time.",
-            images, _gb(need), _gb(limit),
-        )  # fmt: skip
-        return False
-    else:
-        _log.warning(
-            "RAM cache: %d images need about %s, and %s may be used. About %d %% of them will be kept.",
-            images, _gb(need), _gb(limit), 100 * limit // need,
-        )  # fmt: skip
-    return True
 
 
 def open_cache(
@@ -302,38 +167,7 @@ def open_cache(
     if kind == "disk":
         return DiskCache(files, folder=folder, threads=threads)
     if kind == "none":
-        return RecentTiles(files)
+        return SharedRecent(files) if shared else RecentTiles(files)
     if shared:
         return SharedCache(files, limit_bytes=limit_bytes, processes=processes)
     return RamCache(files, limit_bytes=limit_bytes, processes=processes)
-
-
-def expected_bytes(records: Records, size_hw: tuple[int, int]) -> int:
-    """Return how much pixel data the tiles of a set have; images of unknown size count as large as they can be.
-
-    Example:
-        >>> records = Records.from_lists(
-        ...     root="x",
-        ...     paths=["a", "b"],
-        ...     boxes_xyxy=[[], []],
-        ...     class_ids=[[], []],
-        ...     names=[],
-        ...     sizes_hw=[(480, 640), (0, 0)],
-        ... )
-        >>> expected_bytes(records, (416, 416)) == (312 * 416 + 416 * 416) * 3
-        True
-    """
-    return int(tile_bytes(records, size_hw).sum())
-
-
-def tile_bytes(records: Records, size_hw: tuple[int, int]) -> NDArray[np.int64]:
-    """Return how much pixel data each tile of a set has; see `expected_bytes`."""
-    known = np.all(records.sizes_hw > 0, axis=1, keepdims=True)
-    sizes = np.where(known, records.sizes_hw, size_hw).astype(np.float64)
-    ratios = (np.array(size_hw) / sizes).min(axis=1, keepdims=True)
-    found: NDArray[np.int64] = np.maximum((sizes * ratios).astype(np.int64), 1).prod(axis=1) * 3
-    return found
-
-
-def _gb(size: int) -> str:
-    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

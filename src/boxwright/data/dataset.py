@@ -24,9 +24,9 @@ from boxwright.data.augment import (
     shift_hsv,
     to_targets,
 )
-from boxwright.data.cache import RecentTiles
 from boxwright.data.mosaic import CORNERS, draw_mosaic, place_rows, render_mosaic, warp_rows
 from boxwright.data.randomness import Purpose, stream
+from boxwright.data.recent import RecentTiles
 from boxwright.data.recipe import AugmentRecipe
 from boxwright.data.records import Records
 from boxwright.data.tile import FileTiles, Tile, TileSource

@@ -28,10 +28,13 @@ from boxwright.data import opencv_threads
 from boxwright.data.cache import RamCache
 from boxwright.data.crew import Crew, Facts, Work, make_rows, pin
 from boxwright.data.dataset import DetectionDataset
+from boxwright.data.recent import SharedRecent
+from boxwright.data.shared_cache import find_recent
 
 _MOST_ROWS = 8  # of a batch that a process is handed at once
 _LENT = 3  # batches that may be with the caller before it is given copies
 _GRACE_S = 150.0  # longer than a training takes to stop in good order
+_NUMBER_BYTES = 2
 _LOOK_S = 0.2  # how often a process looks whether the one that it works for is still there
 
 _Bad: TypeAlias = tuple[int, str, str]
@@ -51,7 +54,7 @@ class Processes(Crew):
     They write pixels to memory that they share with it. They end with it, however it ends.
 
     Args:
-        dataset: what to make samples of. Its cache should be one that processes share (`SharedCache`, `DiskCache`).
+        dataset: what to make samples of. Its cache should be one that processes share (`open_cache(shared=True)`).
         workers: how many processes.
         cores: processors that they may run on; empty for all.
         batch_bytes: the pixels of the largest batch.
@@ -81,11 +84,17 @@ class Processes(Crew):
         self._lent: set[int] = set()
         self._tokens = itertools.count()
         self._over = mmap.mmap(-1, 1)
+        recent = find_recent(dataset.tiles)
+        self._recent = recent if recent is not None and recent.lend() else None
+        numbers, give_numbers = os.pipe()
+        entered = mmap.mmap(-1, workers)
+        for number in range(workers):
+            os.write(give_numbers, number.to_bytes(_NUMBER_BYTES))
         self._pool = ProcessPoolExecutor(
             workers,
             mp_context=multiprocessing.get_context("fork"),
             initializer=_enter,
-            initargs=(dataset, slots, tuple(cores), os.getpid(), self._over),
+            initargs=(dataset, slots, tuple(cores), os.getpid(), self._over, self._recent, numbers, entered),
         )
         # A fork has OpenCV's pool but not its threads, and would wait for them for ever: it must inherit none.
         opencv_threads.hold()
@@ -95,10 +104,16 @@ class Processes(Crew):
                 # Forking beside threads may leave a lock taken for ever. The children use numpy and OpenCV alone.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 self._pool.submit(_nothing).result()  # all are forked by the first
+            while 0 in entered[:]:  # until then a signal would end them
+                time.sleep(0.002)
+                self._pool.submit(_nothing).result()
         except (OSError, BrokenProcessPool) as error:
+            self._give_back_recent()
             raise self._death() from error
         finally:
             opencv_threads.release()
+            os.close(numbers)
+            os.close(give_numbers)
 
     def begin(self, epoch: int, indices: Sequence[int], size_hw: tuple[int, int]) -> Work:
         """See `Crew`."""
@@ -151,6 +166,12 @@ class Processes(Crew):
         # One that was killed may have died with the lock of the queue through which the others are told to end.
         self._over[0] = 1
         self._pool.shutdown(wait=True)
+        self._give_back_recent()
+
+    def _give_back_recent(self) -> None:
+        if self._recent is not None:
+            self._recent.give_back()
+            self._recent = None
 
     def _death(self) -> WorkerError:
         self._over[0] = 1
@@ -185,7 +206,14 @@ _until_s = math.inf
 
 
 def _enter(
-    dataset: DetectionDataset, slots: Sequence[mmap.mmap], cores: tuple[int, ...], parent: int, over: mmap.mmap
+    dataset: DetectionDataset,
+    slots: Sequence[mmap.mmap],
+    cores: tuple[int, ...],
+    parent: int,
+    over: mmap.mmap,
+    recent: SharedRecent | None,
+    numbers: int,
+    entered: mmap.mmap,
 ) -> None:
     """Become a worker: nothing of the parent's may go on here but the data set."""
     global _place
@@ -198,9 +226,12 @@ def _enter(
 
     dataset.note_bad = note_bad  # type: ignore[method-assign]
     _place = _Place(dataset, slots, bad)
-    for number in signal.valid_signals():
-        if callable(signal.getsignal(number)):
-            signal.signal(number, signal.SIG_DFL)
+    number = int.from_bytes(os.read(numbers, _NUMBER_BYTES))
+    if recent is not None:
+        recent.write_as(number, len(entered))
+    for name in signal.valid_signals():
+        if callable(signal.getsignal(name)):
+            signal.signal(name, signal.SIG_DFL)
     # A signal to all processes of a group reaches the parent too, which may want batches until it has stopped in good
     # order. It ends this process then.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -209,6 +240,7 @@ def _enter(
     threading.Thread(target=_end_with, args=(parent, over), daemon=True).start()
     pin(cores)
     os.nice(5)  # the caller's thread comes first
+    entered[number] = 1
 
 
 def _end_with(parent: int, over: mmap.mmap) -> None:

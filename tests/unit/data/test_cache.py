@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 
 from boxwright.core.errors import DataError, UsageError
-from boxwright.data.cache import RamCache, RecentTiles, expected_bytes, open_cache
+from boxwright.data.cache import RamCache, open_cache
+from boxwright.data.cache_size import expected_bytes
 from boxwright.data.disk_cache import DiskCache
+from boxwright.data.recent import RecentTiles
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes
 from boxwright.data.tile import FileTiles, Tile, TileSource

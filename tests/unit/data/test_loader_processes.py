@@ -16,14 +16,16 @@ import pytest
 
 from boxwright.core.errors import DataError, UsageError, WorkerError
 from boxwright.data.batch import Batch
-from boxwright.data.cache import SharedCache, open_cache
+from boxwright.data.cache import open_cache
 from boxwright.data.dataset import DetectionDataset, Sample
 from boxwright.data.forks import processes_can_work
 from boxwright.data.loader import Loader
-from boxwright.data.recipe import recipe_for
+from boxwright.data.recent import SharedRecent
+from boxwright.data.recipe import AugmentRecipe, recipe_for
 from boxwright.data.records import Records
+from boxwright.data.shared_cache import SharedCache
 from boxwright.data.synthetic import generate_scenes
-from boxwright.data.tile import FileTiles, Tile
+from boxwright.data.tile import FileTiles, Tile, TileSource
 
 pytestmark = pytest.mark.skipif(not processes_can_work(), reason="needs Linux on x86")
 
@@ -91,7 +93,11 @@ def test_memory_is_used_again_only_when_nobody_has_it(records: Records) -> None:
         assert np.array_equal(part, expected[number][1:3])
 
 
-def test_what_one_process_has_read_is_there_for_all(records: Records, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [SharedCache, SharedRecent])
+@pytest.mark.parametrize(("recipe", "most"), [(FULL.no_aug(), 28), (FULL, 40)], ids=["alone", "mosaic"])
+def test_what_one_process_has_read_is_there_for_all(
+    records: Records, tmp_path: Path, kind: Callable[[TileSource], TileSource], recipe: AugmentRecipe, most: int
+) -> None:
     log = tmp_path / "read"
 
     class Counting(FileTiles):
@@ -100,14 +106,51 @@ def test_what_one_process_has_read_is_there_for_all(records: Records, tmp_path: 
                 file.write(f"{index}\n")
             return super().tile(index)
 
-    cache = SharedCache(Counting(records, SIZE))
-    dataset = DetectionDataset(records, SIZE, recipe=FULL.no_aug(), tiles=cache)
+    cache = kind(Counting(records, SIZE))
+    dataset = DetectionDataset(records, SIZE, recipe=recipe, tiles=cache)
     for _ in range(2):
         take(dataset, 22, batch_size=1, workers=3, worker_kind="processes")  # an epoch
-    assert len(cache) == 22
     read = log.read_text().split()
     assert sorted(set(map(int, read))) == list(range(22))
-    assert len(read) <= 22 + 2  # two that read the same at once
+    assert len(read) <= most  # some read the same at once; each for itself would read 37 and 66 on average
+
+
+@pytest.mark.parametrize("places", [0, 1, 5])
+def test_places_that_are_written_again_and_again_never_give_other_pixels(records: Records, places: int) -> None:
+    recent = SharedRecent(FileTiles(records, SIZE), limit_bytes=places * SIZE[0] * SIZE[1] * 3)
+    dataset = DetectionDataset(records, SIZE, recipe=FULL, seed=11, tiles=recent)
+    expected = take(DetectionDataset(records, SIZE, recipe=FULL, seed=11), 60, batch_size=4, workers=1)
+    found = take(dataset, 60, batch_size=4, workers=4, worker_kind="processes")
+    assert all(np.array_equal(ours.images, theirs.images) for ours, theirs in zip(found, expected, strict=True))
+
+
+def test_two_loaders_at_once_do_not_write_to_the_same_places(records: Records) -> None:
+    recent = SharedRecent(FileTiles(records, SIZE), limit_bytes=5 * SIZE[0] * SIZE[1] * 3)
+    dataset = DetectionDataset(records, SIZE, recipe=FULL, seed=11, tiles=recent)
+    expected = take(DetectionDataset(records, SIZE, recipe=FULL, seed=11), 30, batch_size=4, workers=1)
+    options: dict[str, Any] = {"batch_size": 4, "workers": 2, "worker_kind": "processes", "infinite": True}
+    with Loader(dataset, **options) as first:
+        assert not recent.lend()
+        with Loader(dataset, **options) as second:
+            for theirs, ours, other in zip(expected, first, second, strict=False):
+                assert np.array_equal(ours.images, theirs.images)
+                assert np.array_equal(other.images, theirs.images)
+        assert not recent.lend()  # the first has it still
+    assert recent.lend()
+
+
+def test_a_tile_that_is_being_written_is_read_from_its_file(records: Records) -> None:
+    recent = SharedRecent(FileTiles(records, SIZE))
+    recent.write_as(0, 1)
+    pixels = recent.tile(3).pixels
+    recent._pixels[: pixels.nbytes] = 0
+    assert not recent.tile(3).pixels.any()  # as kept
+    recent._heads[0, 0] += 1  # a writer that was killed over it
+    assert np.array_equal(recent.tile(3).pixels, pixels)
+    recent.write_as(0, 1 << 30)  # its place alone
+    recent.tile(4)
+    assert recent._heads[0, 0] % 2 == 0
+    assert np.array_equal(recent.tile(4).pixels, FileTiles(records, SIZE).tile(4).pixels)
 
 
 def test_a_shared_cache_keeps_what_fits(records: Records, caplog: pytest.LogCaptureFixture) -> None:
@@ -128,8 +171,8 @@ def test_a_shared_cache_keeps_what_fits(records: Records, caplog: pytest.LogCapt
 
 def test_a_shared_cache_stops_when_memory_gets_short(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = SharedCache(FileTiles(records, SIZE))
-    monkeypatch.setattr("boxwright.data.cache._SLAB_BYTES", 4 * 64 * 96 * 3)
-    monkeypatch.setattr("boxwright.data.cache._SPARE_BYTES", 1 << 60)
+    monkeypatch.setattr("boxwright.data.shared_cache.SLAB_BYTES", 4 * 64 * 96 * 3)
+    monkeypatch.setattr("boxwright.data.shared_cache.SPARE_BYTES", 1 << 60)
     for index in range(22):
         assert np.array_equal(cache.tile(index).pixels, FileTiles(records, SIZE).tile(index).pixels)
     assert 0 < len(cache) < 6
@@ -323,7 +366,8 @@ SCRIPT = """
 import sys
 from boxwright.data.dataset import DetectionDataset
 from boxwright.data.loader import Loader
-from boxwright.data.recipe import recipe_for
+from boxwright.data.recent import SharedRecent
+from boxwright.data.recipe import AugmentRecipe, recipe_for
 from boxwright.data.synthetic import generate_scenes
 dataset = DetectionDataset(generate_scenes(sys.argv[1], images=4, seed=0), (64, 64), recipe=recipe_for("yolox_s"))
 for number, batch in enumerate(Loader(dataset, batch_size=2, workers=2, worker_kind="processes", infinite=True)):

@@ -10,7 +10,8 @@ from boxwright.accel.nano import TorchNano
 from boxwright.core.errors import DataError
 from boxwright.core.log import get_logger
 from boxwright.core.memory import read_memory
-from boxwright.data.cache import CacheKind, expected_bytes, open_cache
+from boxwright.data.cache import CacheKind, open_cache
+from boxwright.data.cache_size import expected_bytes
 from boxwright.data.check import check_records, usable
 from boxwright.data.crew import WorkerKind
 from boxwright.data.dataset import DetectionDataset
