@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -17,6 +18,7 @@ from boxwright.core.errors import CheckpointError, DataError, UsageError
 from boxwright.data.synthetic import generate_scenes
 from boxwright.detector.weights import read_state
 from boxwright.launchers.base import WorkerFailed
+from boxwright.recipes.predict import Predictor
 from boxwright.recipes.train import TrainConfig, train
 
 WAIT_S = 120.0
@@ -298,10 +300,21 @@ def test_a_folder_with_a_run_is_not_overwritten(scenes: Path, tmp_path: Path) ->
         train(make_config(scenes, tmp_path, steps=1))
 
 
-def test_resuming_another_course_is_refused(scenes: Path, tmp_path: Path) -> None:
+def test_resuming_another_course_is_refused_and_leaves_the_folder_as_it_was(scenes: Path, tmp_path: Path) -> None:
     train(make_config(scenes, tmp_path, steps=2))
+    before = {name: (tmp_path / name).read_bytes() for name in ("args.yaml", "plan.txt")}
     with pytest.raises(CheckpointError, match="a run of 2 steps"):
-        train(make_config(scenes, tmp_path, steps=3, resume=True))
+        train(make_config(scenes, tmp_path, steps=3, resume=True, precision="bf16"))
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+
+
+@pytest.mark.parametrize("precision", ["64", "bf16-true", "16"])
+@pytest.mark.parametrize("ema", [True, False])
+def test_a_run_in_any_numbers_is_scored_and_ends(scenes: Path, tmp_path: Path, precision: str, ema: bool) -> None:
+    result = train(make_config(scenes, tmp_path, steps=1, precision=precision, ema=ema))
+    assert (tmp_path / "result.json").is_file()
+    assert set(result.best) == {"AP", "AP50", "AP75", "AR100", "step"}
+    Predictor.load(result.checkpoint)(np.zeros((96, 96, 3), np.uint8))
 
 
 def test_a_resumed_run_says_that_its_data_changed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

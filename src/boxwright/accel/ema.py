@@ -14,6 +14,7 @@ Move = Callable[[Sequence[Tensor], Sequence[Tensor], float], None]
 class WeightAverage:
     """Follows a model: after each step every float parameter and buffer moves towards the model's.
 
+    The average of a model in bf16 or fp16 is kept in fp32: such a small step would be rounded away.
     `ramp` sets how fast the decay nears `base`: a run of few steps needs a short one, or the average stays at the
     start. `move` moves the tensors, in the way that is quick on the device (`Device.average`).
     """
@@ -22,6 +23,9 @@ class WeightAverage:
         self, model: nn.Module, *, base: float = 0.9998, ramp: float = 2000.0, move: Move | None = None
     ) -> None:
         self.model = deepcopy(model).eval().requires_grad_(False)
+        for tensor in (*self.model.parameters(), *self.model.buffers()):
+            if tensor.dtype in (torch.bfloat16, torch.float16):
+                tensor.data = tensor.data.float()
         self._base, self._ramp = base, ramp
         self._move = move or _lerp
         self.steps = 0
@@ -37,7 +41,7 @@ class WeightAverage:
         for key, value in self.model.state_dict().items():
             if value.is_floating_point():
                 ours.append(value)
-                theirs.append(source[key])
+                theirs.append(source[key].to(value.dtype))
             else:
                 value.copy_(source[key])
         self._move(ours, theirs, decay)

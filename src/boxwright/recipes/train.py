@@ -110,15 +110,12 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
             if store is not None and (config.is_elsewhere or not last.exists()):
                 _take_from(store, config)
             _refuse_other_run(last, config)
-        (folder / "args.yaml").write_text(to_yaml(config), encoding="utf-8")
         plan = nano.plan.lines()
-        (folder / "plan.txt").write_text("\n".join(plan) + "\n", encoding="utf-8")
-        for line in plan:
-            _log.info("%s", line)
-        if store is not None:
-            store.push(("args.yaml", "plan.txt"))
-        with _packed(config):
-            result = _launch(nano, config, callbacks, progress, store)
+        with _described(folder, {"args.yaml": to_yaml(config), "plan.txt": "\n".join(plan) + "\n"}, store):
+            for line in plan:
+                _log.info("%s", line)
+            with _packed(config):
+                result = _launch(nano, config, callbacks, progress, store)
         draw_curves(folder)
         write_report(folder, result.to_dict(), plan)
         if store is not None:
@@ -157,6 +154,38 @@ def _take_from(store: Store, config: TrainConfig) -> None:
     if not store.has_run():
         raise CheckpointError(f"store={config.store!r} holds no run to go on with. Check it, or leave out --resume.")
     store.pull()
+
+
+@contextmanager
+def _described(folder: Path, texts: dict[str, str], store: Store | None) -> Iterator[None]:
+    """Have files in the folder that describe the run; those before stay where it fails without having saved anything.
+
+    Else a refused `resume` would leave settings behind with which the run can't go on.
+    """
+    before = {name: (folder / name).read_bytes() for name in texts if (folder / name).exists()}
+    saved = _stamp(folder / LAST)
+
+    def write(contents: dict[str, bytes]) -> None:
+        for name, content in contents.items():
+            (folder / name).write_bytes(content)
+        if store is not None and contents:
+            store.push(tuple(contents))
+
+    write({name: text.encode() for name, text in texts.items()})
+    try:
+        yield
+    except BaseException:
+        if saved is not None and _stamp(folder / LAST) == saved:
+            write(before)
+        raise
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Return what changes whenever a file is written anew; None where there is none."""
+    if not path.exists():
+        return None
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns
 
 
 @contextmanager

@@ -30,6 +30,7 @@ class EagerSession:
         self._device = device or torch.device("cpu")
         # The images come channels last; weights in the same layout save a copy at every convolution.
         self._model: nn.Module | None = model.eval()
+        self._dtype = next((p.dtype for p in model.parameters()), torch.float32)
         self._model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # missing in torch's stubs
 
     def __call__(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -37,7 +38,7 @@ class EagerSession:
         if self._model is None:
             raise CheckpointError("This session is closed. Load the model again.")
         with torch.inference_mode():
-            raw = self._model(torch.from_numpy(images).to(self._device))
+            raw = self._model(torch.from_numpy(images).to(self._device, self._dtype))
             out: NDArray[np.float32] = torch.cat(tuple(raw), dim=2).float().cpu().numpy()
         return out
 

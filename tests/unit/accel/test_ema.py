@@ -32,3 +32,19 @@ def test_the_average_does_not_share_memory_with_the_model() -> None:
     average = WeightAverage(model)
     pointers = {v.data_ptr() for v in model.state_dict().values()}
     assert not pointers & {v.data_ptr() for v in average.model.state_dict().values()}
+
+
+def test_the_average_of_a_small_format_is_kept_in_fp32_and_moves() -> None:
+    model = torch.nn.Linear(2, 2).to(torch.bfloat16)
+    average = WeightAverage(model, base=0.9998, ramp=1.0)
+    start = average.model.weight.clone()
+    with torch.no_grad():
+        model.weight.add_(1.0)
+    average.update(model)
+    decay = ema_decay(1, base=0.9998, ramp=1.0)
+    assert average.model.weight.dtype == torch.float32
+    assert torch.allclose(average.model.weight, decay * start + (1 - decay) * model.weight.float())
+    average.steps = 100_000
+    before = average.model.weight.clone()
+    average.update(model)
+    assert not torch.equal(average.model.weight, before)  # 0.0002 of the way

@@ -36,6 +36,15 @@ def test_a_network_left_in_training_mode_is_run_as_for_predicting() -> None:
     np.testing.assert_array_equal(EagerSession(lively_nano().train(), SPEC)(images), expected)
 
 
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-5), (torch.bfloat16, 0.1)])
+def test_a_network_of_other_numbers_takes_the_same_images(dtype: torch.dtype, bound: float) -> None:
+    images = np.random.default_rng(0).uniform(0, 255, (2, 3, 64, 64)).astype(np.float32)
+    expected = EagerSession(lively_nano(), SPEC)(images)
+    found = EagerSession(lively_nano().to(dtype), SPEC)(images)
+    assert found.dtype == np.float32
+    assert 0 < np.linalg.norm(found - expected) / np.linalg.norm(expected) < bound
+
+
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_every_choice_stays_within_its_bound(tmp_path: Path, precision: Precision, channels_last: bool) -> None:
