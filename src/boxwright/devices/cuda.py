@@ -73,8 +73,11 @@ class CudaDevice(Device):
         return Support(ok=True)
 
     def free_bytes(self) -> int:
-        """Return the current GPU's free memory, with what torch holds of it unused."""
-        return int(torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated())
+        """Return the current GPU's free memory, with what torch holds of it unused, inside the limit that torch has."""
+        free, total = torch.cuda.mem_get_info()
+        used = torch.cuda.memory_allocated()
+        limit = int(total * torch.cuda.get_per_process_memory_fraction())
+        return min(free + torch.cuda.memory_reserved() - used, limit - used)
 
     # A process of a run.
 

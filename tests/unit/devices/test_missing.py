@@ -2,12 +2,14 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from boxwright.core import catalogue
 from boxwright.core.errors import MissingDependencyError, UsageError
+from boxwright.core.types import Precision
 from boxwright.data.recipe import AugmentRecipe, recipe_for
 from boxwright.detector.yolox import build
 from boxwright.devices.cuda import CudaDevice
@@ -33,18 +35,36 @@ def test_a_full_gpu_is_recognised() -> None:
     assert not device.is_out_of_memory(RuntimeError("shapes do not fit"))
 
 
-def test_a_batch_that_is_too_large_is_answered_with_one_that_fits() -> None:
-    model = build("yolox_nano", 3)
-    sentence = tell_what_fits(model, (64, 64), 200 * 2**20, processes=2, batch=64, share=2)
+def tell(free_mib: int, **changes: Any) -> str:
+    settings: dict[str, Any] = {"processes": 2, "batch": 64, "accumulate": 1, "precision": Precision.FP32} | changes
+    return tell_what_fits(build("yolox_nano", 3), (64, 64), free_mib * 2**20, **settings)
+
+
+@pytest.mark.parametrize(("accumulate", "processes"), [(1, 2), (1, 1), (4, 2)])
+def test_a_batch_that_is_too_large_is_answered_with_one_that_fits(accumulate: int, processes: int) -> None:
+    sentence = tell(200, accumulate=accumulate, processes=processes)
     assert "A batch of 64 at up to (64, 64) does not fit the 0.2 GiB" in sentence
     smaller = int(sentence.split("--batch ")[1].split(",")[0])
-    assert 2 <= smaller <= 32
-    assert smaller % 2 == 0
+    assert processes <= smaller // accumulate <= 64 // accumulate // 2
+    assert smaller % (processes * accumulate) == 0
+    parts = int(sentence.split("accumulate=")[1].split(",")[0])
+    assert 64 % (parts * processes) == 0
+    assert 64 // parts <= smaller // accumulate
+
+
+def test_bf16_is_advised_to_those_who_have_it_not_and_takes_less() -> None:
+    assert tell(200).endswith(", or --precision bf16.")
+    assert "bf16" not in tell(200, precision=Precision.BF16)
+
+    def fits(precision: Precision) -> int:
+        return int(tell(120, precision=precision).split("--batch ")[1].split(",")[0])
+
+    assert fits(Precision.FP64) < fits(Precision.FP32) < fits(Precision.BF16) <= fits(Precision.BF16_TRUE)
 
 
 def test_where_nothing_fits_another_size_is_advised() -> None:
-    sentence = tell_what_fits(build("yolox_nano", 3), (64, 64), 2**20, processes=1, batch=4, share=1)
-    assert "Use a smaller size or model" in sentence
+    assert "Use a smaller size or model, or --precision bf16." in tell(1, processes=1)
+    assert tell(1, precision=Precision.BF16).endswith("Use a smaller size or model or fewer processes.")
 
 
 def test_variables_are_those_of_the_device_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

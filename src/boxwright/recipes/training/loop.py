@@ -21,6 +21,7 @@ from boxwright.core.config import to_dict
 from boxwright.core.errors import UsageError
 from boxwright.core.log import get_logger
 from boxwright.core.spec import Spec
+from boxwright.core.types import Precision
 from boxwright.data.batch import Batch
 from boxwright.data.dataset import DetectionDataset
 from boxwright.data.loader import Loader
@@ -340,8 +341,15 @@ class Training:
         assert self.dataset.recipe is not None
         largest_hw = self.dataset.recipe.largest_hw(self.size_hw)
         network = build(self.config.model, self.spec.num_classes)
-        share = self.nano.world_size * self.config.accumulate
-        return tell_what_fits(network, largest_hw, self._free_bytes, self.nano.world_size, self.batch, share)
+        return tell_what_fits(
+            network,
+            largest_hw,
+            self._free_bytes,
+            processes=self.nano.world_size,
+            batch=self.batch,
+            accumulate=self.config.accumulate,
+            precision=Precision.parse(self.config.precision),
+        )
 
     def _choose_batch(self, network: nn.Module, saved: dict[str, Any] | None) -> int:
         """Return the batch that fits, the same in every process and the same as before when a run goes on."""
@@ -349,7 +357,10 @@ class Training:
             return int(saved["course"][2])
         batch = 0
         if self.nano.is_global_zero:
-            batch = choose_batch(network, self.size_hw, self._free_bytes, self.nano.world_size, len(self.records))
+            precision = Precision.parse(self.config.precision)
+            batch = choose_batch(
+                network, self.size_hw, self._free_bytes, self.nano.world_size, len(self.records), precision
+            )
         share = self.nano.world_size * self.config.accumulate
         return max(int(self.nano.broadcast(batch)) // share, 1) * share
 
