@@ -99,7 +99,11 @@ def test_fp32_training_equals_the_cpu(on_hpu: Train, on_cpu: Callable[..., Path]
 
 @pytest.mark.parametrize(
     "words",
-    [pytest.param(("--use_lazy_mode",), marks=ONE), pytest.param(("--devices", "2", "compile=false"), marks=TWO)],
+    [
+        pytest.param((), marks=ONE),
+        pytest.param(("--use_lazy_mode",), marks=ONE),
+        pytest.param(("--devices", "2", "compile=false"), marks=TWO),
+    ],
 )
 def test_bf16_training_stays_near_the_cpu(on_hpu: Train, on_cpu: Callable[..., Path], words: tuple[str, ...]) -> None:
     _, run = on_hpu("--autocast", *words)
