@@ -17,8 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the demo and print where its files are."""
     from boxwright.core import catalogue
+    from boxwright.recipes.program import keep_freed_memory
     from boxwright.recipes.runs import new_run_folder
 
+    keep_freed_memory()  # before torch comes, as `train` does
     run_demo = catalogue.load("recipe", "demo")
     result = run_demo(args.out or new_run_folder(Path("runs/demo")), steps=args.steps, seed=args.seed)
     print(json.dumps(result.to_dict()) if args.json else "\n".join(result.lines()))
