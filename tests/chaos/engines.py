@@ -46,7 +46,8 @@ def on_ray() -> Iterator[tuple[Launcher, RayCluster]]:
 
 @contextmanager
 def on_spark(folder: Path) -> Iterator[Launcher]:
-    from boxwright.launchers.spark_ import SparkLauncher, open_spark
+    from boxwright.launchers.spark_ import SparkLauncher
+    from boxwright.launchers.spark_session import open_spark
 
     with start_spark(folder) as master, open_spark(master, {"spark.executor.memory": "512m"}):
         yield SparkLauncher(restart=ONCE)

@@ -11,14 +11,38 @@ import sys
 import psutil
 import boxwright
 from boxwright.core.catalogue import load
+from boxwright.core.errors import UsageError
 from boxwright.launchers.placement import make_workers_anywhere
 
+def is_refused(words, start):
+    try:
+        start()
+    except UsageError as error:
+        assert words in str(error) and "\\n" not in str(error), error
+    else:
+        raise AssertionError(f"That should have been refused: {words}")
+
 mode, strategy = sys.argv[1:]
+engine = load("engine", strategy)
 with boxwright.init_context(mode, cores=2) as context:
     assert context.strategy == strategy
     launcher = load("launcher", strategy)()
     assert launcher.run(lambda world: world.world_size, make_workers_anywhere(2)) == 2
     assert launcher.run(lambda world: len(world.cores), make_workers_anywhere(1)) >= 1
+    # What runs already can't be made into something else.
+    if mode == "ray":
+        is_refused("cores and memory are for a new Ray, and one is running", engine(cores=1).__enter__)
+    else:
+        start = engine(None, {"spark.task.cpus": "7"}).__enter__
+        is_refused("spark.task.cpus='7', but the active session was started with None", start)
+# What does not come about leaves nothing either.
+if mode == "ray":
+    is_refused("Nobody listens at address='127.0.0.1:1'", lambda: boxwright.init_context(mode, address="127.0.0.1:1"))
+else:
+    start = lambda: boxwright.init_context("standalone", address="127.0.0.1:1")
+    is_refused("Nobody listens at master='spark://127.0.0.1:1'", start)
+    start = lambda: boxwright.init_context("local", settings={"spark.driver.memory": "lots"})
+    is_refused("Spark does not start with master='local[*]'", start)
 left = [child.cmdline()[:3] for child in psutil.Process().children(recursive=True)]
 assert not left, left
 print("nothing left")

@@ -36,7 +36,7 @@ def ray_here() -> Iterator[None]:
 def spark_here() -> Iterator[None]:
     """A Spark session with two local cores."""
     need_spark()
-    from boxwright.launchers.spark_ import open_spark
+    from boxwright.launchers.spark_session import open_spark
 
     with open_spark("local[2]"):
         yield
@@ -172,7 +172,7 @@ def start_spark(folder: Path) -> Iterator[str]:
 def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of such a master, with a session of this process on it."""
     need_spark()
-    from boxwright.launchers.spark_ import open_spark
+    from boxwright.launchers.spark_session import open_spark
 
     with start_spark(tmp_path_factory.mktemp("spark")) as master, open_spark(master, {"spark.executor.memory": "512m"}):
         yield master

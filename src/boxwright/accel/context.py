@@ -12,7 +12,7 @@ from boxwright.core.errors import UsageError, suggest
 ClusterMode = Literal["local", "standalone", "yarn-client", "k8s-client", "ray"]
 """`local`: Spark on this machine. `standalone`, `yarn-client`, `k8s-client`: Spark on a cluster. `ray`: Ray."""
 
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _open: list["Context"] = []  # at most one: the engines themselves know no more than one a process
 
 
@@ -52,7 +52,8 @@ def init_context(
 ) -> Context:
     """Start an engine, or connect to one, for launches with strategy "spark" or "ray".
 
-    A session or a `ray.init` that the program has already is used, and left running by `stop_context`. YARN and
+    A session or a `ray.init` that the program has already is used, if it is what was asked for, and left running by
+    `stop_context`. YARN and
     Kubernetes are reached by the same code as a standalone master, but that is not tested.
 
     Args:
@@ -82,7 +83,7 @@ def init_context(
     size = None if memory is None else _parse_bytes(memory)
     stack = ExitStack()
     if cluster_mode == "ray":
-        _refuse(cluster_mode, settings=settings, num_nodes=num_nodes)
+        _refuse(cluster_mode, settings=settings, num_nodes=None if num_nodes == 1 else num_nodes)
         engine = catalogue.load("engine", "ray")
         stack.enter_context(engine(address, cores=None if cores == "*" else cores, memory=size))
     else:
@@ -104,7 +105,7 @@ def _plan_spark(
 ) -> tuple[str, dict[str, str]]:
     """Return the master's URL and the settings of a session."""
     if mode == "local":
-        _refuse(mode, address=address, num_nodes=num_nodes)
+        _refuse(mode, address=address, num_nodes=None if num_nodes == 1 else num_nodes)
         return f"local[{cores}]", {} if memory is None else {"spark.driver.memory": memory}
     settings = {} if memory is None else {"spark.executor.memory": memory}
     if cores != "*":
@@ -148,7 +149,7 @@ def _parse_bytes(text: str) -> int:
         >>> _parse_bytes("2g")
         2147483648
     """
-    found = re.fullmatch(r"([0-9]+)([kmgt]?)b?", str(text).strip().lower())
+    found = re.fullmatch(r"([0-9]+)([kmgt])b?", str(text).strip().lower())
     if found is None:
-        raise UsageError(f"memory={text!r} can't be read. Write it as '4g' or '512m'.")
+        raise UsageError(f"memory={text!r} can't be read. Write it with its unit, as '4g' or '512m'.")
     return int(found[1]) * _UNITS[found[2]]

@@ -80,7 +80,7 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
     "engine": {
         "ray": Entry(target="boxwright.launchers.ray_:open_ray", packages=("ray", "cloudpickle"), extra="ray"),
         "spark": Entry(
-            target="boxwright.launchers.spark_:open_spark", packages=("pyspark", "cloudpickle"), extra="spark"
+            target="boxwright.launchers.spark_session:open_spark", packages=("pyspark", "cloudpickle"), extra="spark"
         ),
     },
     "recipe": {

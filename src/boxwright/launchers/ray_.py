@@ -31,6 +31,7 @@ from boxwright.launchers.files import check_files
 from boxwright.launchers.group import Patience
 from boxwright.launchers.payload import pack
 from boxwright.launchers.placement import fit_cores
+from boxwright.launchers.reach import check_reachable
 from boxwright.launchers.restart import Restart
 from boxwright.launchers.wire import Invitation, Listener
 
@@ -153,7 +154,8 @@ def open_ray(address: str | None = None, *, cores: int | None = None, memory: in
         memory: bytes of memory that a new one may promise to tasks; None for Ray's own choice.
 
     Raises:
-        UsageError: the program is connected to another cluster, or the settings are for a new one only.
+        UsageError: the program is connected to another cluster, the settings are for a new one only, or Ray does not
+            start.
     """
     address = address or os.environ.get("RAY_ADDRESS")
     if address is not None and address.startswith("ray://"):
@@ -166,19 +168,31 @@ def open_ray(address: str | None = None, *, cores: int | None = None, memory: in
         raise UsageError(f"cores and memory are for a cluster of one's own, but address={address!r}. Leave them out.")
     if ray.is_initialized():
         _check_same(address)
+        if cores is not None or memory is not None:
+            raise UsageError(
+                "cores and memory are for a new Ray, and one is running. Leave them out, or stop it first."
+            )
         yield
         return
     settings: dict[str, Any] = {}
     if new:
         settings = {"num_cpus": cores, "_memory": memory, "object_store_memory": _STORE_BYTES}
+    elif address not in (None, "auto"):
+        check_reachable("address", address, [address], port=6379)
     with _undisturbed():
-        ray.init(
-            address=address or "local",
-            include_dashboard=False if new else None,
-            log_to_driver=False,
-            logging_level="ERROR",
-            **settings,
-        )
+        try:
+            ray.init(
+                address=address or "local",
+                include_dashboard=False if new else None,
+                log_to_driver=False,
+                logging_level="ERROR",
+                **settings,
+            )
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            reason = str(error).strip().partition("\n")[0].rstrip(".")
+            raise UsageError(
+                f"Ray does not start with address={address!r}: {reason}. Its own log says more."
+            ) from error
     try:
         yield
     finally:

@@ -7,23 +7,16 @@ same code, untested.
 
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
-from py4j.protocol import Py4JError
 from pyspark import BarrierTaskContext, InheritableThread, SparkContext, SparkFiles
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import UsageError
@@ -38,14 +31,13 @@ from boxwright.launchers.folder import launch_folder
 from boxwright.launchers.group import Patience
 from boxwright.launchers.payload import pack
 from boxwright.launchers.restart import Restart
+from boxwright.launchers.spark_session import FAILURES, LOOPBACK, open_spark
 from boxwright.launchers.wire import Invitation, Listener
 
 T = TypeVar("T")
 
-_LOOPBACK = "127.0.0.1"
 _TURN_S = 0.25
 _LEAVE_S = 10.0
-_FAILURES = (Py4JError, PySparkException, OSError)
 _SLOWEST = 10e6  # bytes a second: tasks start only when their executor has the files
 _log = get_logger(__name__)
 
@@ -114,7 +106,7 @@ class SparkLauncher:
             _log.info("Sending %.1f MB through Spark.", size / 1e6)
         terms = replace(self._terms, start_timeout_s=self.start_timeout_s + size / _SLOWEST)
         settings = _room_for(self.master, len(workers), self.cores_per_worker)
-        with open_spark(self.master, settings) as context:
+        with open_spark(self.master, suggested=settings) as context:
             granted = int(context.getConf().get("spark.task.cpus", "1"))
             if self.cores_per_worker not in (None, granted):
                 raise UsageError(
@@ -136,100 +128,6 @@ def _room_for(master: str | None, workers: int, cores: int | None) -> dict[str, 
     return settings
 
 
-@contextmanager
-def open_spark(master: str | None = None, settings: Mapping[str, str] | None = None) -> Iterator[SparkContext]:
-    """Give the active session's context, or that of a session which lasts as long as this block.
-
-    Nothing of a session of our own is left afterwards, the Java process included.
-
-    Args:
-        master: Spark's master URL; None for the active session's, else for all cores of this machine.
-        settings: Spark's settings for a session of our own.
-
-    Raises:
-        UsageError: the active session has another master.
-    """
-    active = SparkContext._active_spark_context
-    if active is not None:
-        if master not in (None, active.master):
-            raise UsageError(
-                f"master={master!r}, but a session with {active.master!r} is active. "
-                "Leave the master out, or stop that session first."
-            )
-        yield active
-        return
-    settings = dict(settings or {})
-    master = master or settings.get("spark.master", "local[*]")
-    had_gateway = SparkContext._gateway is not None
-    with _undisturbed(master):
-        builder = SparkSession.builder.appName("boxwright")
-        for name, value in (_DEFAULTS | _loopback(master) | settings | {"spark.master": master}).items():
-            builder = builder.config(name, value)
-        session = builder.getOrCreate()
-    try:
-        yield session.sparkContext
-    finally:
-        session.stop()
-        if not had_gateway:
-            _end_gateway()
-
-
-_DEFAULTS = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
-    "spark.dynamicAllocation.enabled": "false",  # barrier stages can't be had with it
-    "spark.locality.wait": "0",
-    # Spark checks again and again, by default for ten minutes, whether a barrier stage fits; so do we.
-    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
-    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "10",
-}
-
-
-def _loopback(master: str) -> dict[str, str]:
-    """Return what keeps Spark on this machine, whatever its name resolves to."""
-    if not master.startswith("local"):
-        return {}
-    return {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
-
-
-@contextmanager
-def _undisturbed(master: str) -> Iterator[None]:
-    """Let Spark start with this Python for its tasks, and keep the program's handler of Ctrl-C."""
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT)
-    # Executors elsewhere may have their Python in another place: there Spark's own setting counts.
-    ours = "PYSPARK_PYTHON" not in os.environ and master.startswith(("local", "spark:"))
-    if ours:
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-    try:
-        yield
-    finally:
-        if ours:
-            del os.environ["PYSPARK_PYTHON"]
-        if main and before is not None:
-            signal.signal(signal.SIGINT, before)
-
-
-def _end_gateway() -> None:
-    """End the Java process, which PySpark would keep until the program ends."""
-    gateway = SparkContext._gateway
-    SparkContext._gateway = SparkContext._jvm = None
-    if gateway is None:
-        return
-    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
-    gateway.shutdown()
-    if process is None:
-        return
-    if process.stdin is not None:
-        process.stdin.close()  # the sign to leave
-    try:
-        process.wait(_LEAVE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
 class _Shipment:
     """Files that a session distributes for one start of the workers, and no longer.
 
@@ -244,7 +142,7 @@ class _Shipment:
         try:
             for file in files:
                 self._add(file)
-        except _FAILURES as error:
+        except FAILURES as error:
             self.close()
             raise UsageError(
                 f"Spark could not take {str(file)!r} to its executors: {error}. Make room on this machine, or have the "
@@ -263,7 +161,7 @@ class _Shipment:
 
     def close(self) -> None:
         names = {name for _, name in self.parcels}
-        with self._stack, suppress(*_FAILURES):
+        with self._stack, suppress(*FAILURES):
             for url in self._context.listFiles:
                 if url.rpartition("/")[2] in names:
                     _strike(self._context, url)
@@ -313,7 +211,7 @@ class _SparkEngine:
 
     def listen(self) -> Listener:
         conf = self.context.getConf()
-        host = conf.get("spark.driver.host") or _LOOPBACK
+        host = conf.get("spark.driver.host") or LOOPBACK
         return Listener(host, bind=conf.get("spark.driver.bindAddress"))
 
     def place(self, invitation: Invitation, count: int, least: int, wait: Callable[[float], None]) -> "_SparkPlacement":
@@ -361,7 +259,7 @@ class _SparkPlacement:
         try:
             self._context.setJobGroup(self._group, "boxwright workers", interruptOnCancel=True)
             self._context.parallelize(range(self.count), self.count).barrier().mapPartitions(task).collect()
-        except _FAILURES as error:
+        except FAILURES as error:
             self._failure = str(error).strip() or type(error).__name__
 
     def failure(self) -> str | None:
@@ -370,7 +268,7 @@ class _SparkPlacement:
     def close(self) -> None:
         self._thread.join(_LEAVE_S)
         if self._thread.is_alive():
-            with suppress(*_FAILURES):
+            with suppress(*FAILURES):
                 self._context.cancelJobGroup(self._group)
             self._thread.join(_LEAVE_S)
         self._shipment.close()

@@ -210,9 +210,9 @@ def _launch(
     store: Store | None,
 ) -> TrainResult:
     """Run the workers; after a signal, return what they could still finish."""
-    level = get_logger().getEffectiveLevel()
     if nano.plan.strategy == "none":
-        return nano.launch(run_worker, config, tuple(callbacks), progress, level)
+        return nano.launch(run_worker, config, tuple(callbacks), progress)
+    level = get_logger().getEffectiveLevel()
     written = config.output_dir / RESULT
     written.unlink(missing_ok=True)
     far = store if config.is_elsewhere else None

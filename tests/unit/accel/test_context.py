@@ -69,7 +69,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, ...]]]:
         ),
         ({"cluster_mode": "ray"}, (None, None, None)),
         ({"cluster_mode": "ray", "cores": 2, "memory": "1g"}, (None, 2, 1 << 30)),
-        ({"cluster_mode": "ray", "address": "host:6379"}, ("host:6379", None, None)),
+        ({"cluster_mode": "ray", "address": "host:6379", "num_nodes": 1}, ("host:6379", None, None)),
     ],
 )
 def test_each_mode_asks_its_engine_for_what_was_said(
@@ -101,6 +101,8 @@ def test_a_context_is_stopped_once_and_only_one_is_open(asked: list[tuple[Any, .
         ({"cores": 0}, "cores=0 is not possible"),
         ({"num_nodes": 0, "cluster_mode": "yarn-client"}, "num_nodes=0 is not possible"),
         ({"memory": "much"}, "memory='much' can't be read"),
+        ({"memory": "4"}, "memory='4' can't be read. Write it with its unit"),
+        ({"memory": 4, "cluster_mode": "ray"}, "memory=4 can't be read. Write it with its unit"),
         ({"address": "host:1"}, "address='host:1' says nothing to cluster_mode='local'"),
         ({"cluster_mode": "standalone"}, "needs an address, such as 'spark://host:port'"),
         ({"cluster_mode": "standalone", "address": "h:1", "num_nodes": 2}, "num_nodes=2 needs cores"),

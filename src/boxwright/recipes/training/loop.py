@@ -378,9 +378,9 @@ def run_worker(
 ) -> TrainResult:
     """Train in this process. Only this function and the config cross the border to a worker.
 
-    `level` is the starting process's log level, for processes that it starts.
+    `level` is the starting process's log level, for processes that it starts; None in itself.
     """
-    if nano.is_distributed and level is not None:
+    if level is not None:
         log.configure("normal" if nano.is_global_zero else "quiet")
         log.get_logger().setLevel(level if nano.is_global_zero else max(level, WARNING))
     with writing_to(config.output_dir), taking_up(nano, config) as (own, store):
