@@ -16,6 +16,7 @@ _ONLY_FOR = {
     "master": (("spark",), "It is the URL of a Spark master"),
     "min_workers": (ELSEWHERE, "On one machine the cores are there or not: use num_processes"),
     "cores_per_worker": (ELSEWHERE, "On one machine use cpu_for_each_process"),
+    "spread": (("ray",), "It says how a Ray cluster lays the processes over its machines"),
     "files": (ELSEWHERE, "On one machine every process reads them where they are"),
 }
 
@@ -29,6 +30,7 @@ def make_launcher(
     master: str | None = None,
     min_workers: int | None = None,
     cores_per_worker: int | None = None,
+    spread: str | None = None,
     files: tuple[Path, ...] | None = None,
 ) -> Launcher:
     """Return the launcher that settings describe.
@@ -41,6 +43,7 @@ def make_launcher(
         master: the URL of a Spark master.
         min_workers: with how few processes an engine may go on when it has no room for all.
         cores_per_worker: how many cpus of an engine each process gets.
+        spread: how Ray lays the processes over its machines; see `RayLauncher`.
         files: what an engine carries to its machines.
 
     Raises:
@@ -57,6 +60,7 @@ def make_launcher(
         "master": master,
         "min_workers": min_workers,
         "cores_per_worker": cores_per_worker,
+        "spread": spread,
         "files": files,
     }
     chosen = {name: value for name, value in given.items() if value is not None}

@@ -42,7 +42,7 @@ _PATIENCE = Patience(after_interrupt_s=120.0)
 # What may be another one without a word when a run goes on: it changes no number.
 _FREE = {
     "resume", "output_dir", "data", "ckpt", "workers", "worker_kind", "strategy", "address", "master", "max_restarts",
-    "min_processes", "cores_per_process", "ship", "store",
+    "min_processes", "cores_per_process", "spread", "ship", "store",
 }  # fmt: skip
 # What weights and optimizer in a checkpoint depend on.
 _FIXED = {"model", "freeze", "momentum", "weight_decay", "size_hw", "ema", "train_split", "val_split", "val", "seed"}
@@ -88,6 +88,7 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
             master=config.master,
             min_workers=config.min_processes,
             cores_per_worker=config.cores_per_process,
+            spread=config.spread,
             files=(folder / SHIPPED, *([] if config.ckpt is None else [config.ckpt])) if config.ship else None,
         ),
         precision=config.precision,

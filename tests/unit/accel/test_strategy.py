@@ -22,6 +22,7 @@ def test_the_default_starts_processes_here():
         ({"strategy": "subprocess", "address": "a:1"}, "address='a:1' is for strategy 'ray', not 'subprocess'"),
         ({"strategy": "spawn", "min_workers": 1}, "min_workers=1 is for strategy 'ray' and 'spark', not 'spawn'"),
         ({"cores_per_worker": 2}, "use cpu_for_each_process"),
+        ({"strategy": "spark", "spread": "pack"}, "spread='pack' is for strategy 'ray', not 'spark'"),
         ({"strategy": "rey"}, "Did you mean 'ray'"),
         ({"max_restarts": -1}, "max_restarts=-1 is not possible"),
     ],

@@ -1,6 +1,7 @@
 """Batch prediction by this process: rows, errors, what is done again and what is refused."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -171,9 +172,55 @@ def test_a_worker_that_cannot_write_is_told_and_what_is_finished_stays(toy_onnx:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "part-00001.parquet").mkdir()  # nothing can be moved onto a folder
     (tmp_path / "out" / "part-00001.parquet" / "keep").touch()
-    with pytest.raises(WorkerError, match=r"Part 1 failed on .*IsADirectoryError.*\n.*the same command goes on"):
+    with pytest.raises(WorkerError, match=r"1 of 3 parts failed.\nPart 1 on .*IsADirectoryError.*\n.*the same command"):
         predict_in_batches(configure(toy_onnx, images, tmp_path))
-    assert pq.read_metadata(tmp_path / "out" / "part-00000.parquet").num_rows == 3
+    for number, rows in ((0, 3), (2, 2)):  # those behind it too
+        assert pq.read_metadata(tmp_path / "out" / f"part-0000{number}.parquet").num_rows == rows
+
+
+def test_where_one_part_after_the_other_fails_the_rest_is_not_tried(toy_onnx: Path, images: Path, tmp_path: Path):
+    (tmp_path / "out").mkdir()
+    for number in range(8):
+        (tmp_path / "out" / f"part-0000{number}.parquet" / "keep").mkdir(parents=True)
+    for number in range(7, 12):
+        save_scene(images / f"{number}.png", ("red", 0, 0))
+    with pytest.raises(WorkerError, match=r"8 of 8 parts failed(.|\n)*and 3 more\n"):
+        predict_in_batches(configure(toy_onnx, images, tmp_path, part_rows=1))
+
+
+def test_the_rows_of_a_damaged_table_say_so_and_the_others_are_read(toy_onnx: Path, images: Path, tmp_path: Path):
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    data = [(images / f"{n % 2}" / f"{n}.png").read_bytes() for n in range(7)]
+    for name in "ab":
+        pq.write_table(pa.table({"image": data}), folder / f"{name}.parquet", row_group_size=4)
+    place = pq.read_metadata(folder / "a.parquet").row_group(1).column(0)
+    with (folder / "a.parquet").open("r+b") as file:
+        file.seek(place.dictionary_page_offset or place.data_page_offset)
+        file.write(b"\xff" * 40)
+    result = predict_in_batches(configure(toy_onnx, folder, tmp_path))
+    assert (result.images, result.errors) == (14, 3)
+    rows = {row["path"]: row["error"] for row in read(tmp_path / "out")}
+    assert len(rows) == 14
+    assert sorted(path for path, error in rows.items() if error) == [f"{folder}/a.parquet#{n}" for n in (4, 5, 6)]
+
+
+def test_a_table_without_the_column_of_the_first_is_refused_at_once(tmp_path: Path):
+    pq.write_table(pa.table({"image": [b"1"]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"picture": [b"1"]}), tmp_path / "b.parquet")
+    with pytest.raises(DataError, match=r"b.parquet' has no column 'image' like that of the first file"):
+        list_inputs(str(tmp_path), part_rows=1)
+
+
+def test_links_to_nowhere_and_to_themselves_and_odd_names(images: Path, caplog: pytest.LogCaptureFixture):
+    (images / "0" / "again").symlink_to(images, target_is_directory=True)
+    (images / "gone.jpg").symlink_to(images / "nowhere.jpg")
+    Path(os.fsdecode(os.fsencode(images) + b"/\xff\xfe.jpg")).touch()
+    inputs = list_inputs(str(images), part_rows=20)
+    assert inputs.count == 9
+    errors = {Path(item.source).name for item in read_part(inputs.source, inputs.parts[0]) if isinstance(item, Failure)}
+    assert errors == {"broken.jpg", "gone.jpg"}
+    assert "its name is not UTF-8: b'" in caplog.text
 
 
 def test_an_artifact_is_unpacked_checked_and_keeps_working_without_its_files(tmp_path: Path):

@@ -123,16 +123,21 @@ def _cut(names: list[str], rows: int) -> Iterator[tuple[str, ...]]:
 def _from_tables(system: Any, place: str, path: str, files: list[Any], part_rows: int, column: str | None) -> Inputs:
     digest = hashlib.sha256()
     parts: list[Part] = []
-    schema: Any = None
+    source: Source | None = None
     for info in files:
         name = info.path[len(path) :].lstrip("/")
         try:
             with system.open_input_file(info.path) as stream:
                 file = pq.ParquetFile(stream)
                 groups = [file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)]
-                schema = schema or file.schema_arrow
+                schema = file.schema_arrow
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{info.path!r} can't be read as parquet: {error}") from error
+        if source is None:
+            source = Source(
+                place=place, kind="parquet", column=_find_column(schema, column), path_column=_find_path_column(schema)
+            )
+        _check_columns(info.path, schema, source)
         digest.update(f"{name}\0{info.size}\0{info.mtime_ns}\0{groups}\n".encode())
         if max(groups, default=0) > _SLICES * part_rows:
             _log.warning(
@@ -146,11 +151,8 @@ def _from_tables(system: Any, place: str, path: str, files: list[Any], part_rows
                 piece = Piece(file=name, group=group, start=start, stop=stop, first=first)
                 parts.append(Part(number=len(parts), rows=stop - start, piece=piece))
             first += rows
-    if not parts:
+    if source is None or not parts:
         raise DataError(f"The parquet files of {place!r} have no rows.")
-    source = Source(
-        place=place, kind="parquet", column=_find_column(schema, column), path_column=_find_path_column(schema)
-    )
     return Inputs(source=source, parts=tuple(parts), fingerprint=digest.hexdigest())
 
 
@@ -167,6 +169,15 @@ def _find_column(schema: Any, wanted: str | None) -> str:
             f"{': ' + ', '.join(fits) + '. Say which with column (--column NAME)' if fits else ''}."
         )
     return str(fits[0])
+
+
+def _check_columns(file: str, schema: Any, source: Source) -> None:
+    """Refuse a file that is not like the first one."""
+    for name, fits in ((source.column, _holds_bytes), (source.path_column, _is_text)):
+        if name and (name not in schema.names or not fits(schema.field(name).type)):
+            raise DataError(
+                f"{file!r} has no column {name!r} like that of the first file. Name a folder whose files are alike."
+            )
 
 
 def _find_path_column(schema: Any) -> str:
@@ -193,13 +204,12 @@ def _suffix(path: str) -> str:
 
 
 def read_part(source: Source, part: Part) -> Iterator[Frame | Failure]:
-    """Yield the images of a part in order; one that can't be read comes as a `Failure`.
+    """Yield the images of a part in order; one that can't be read comes as a `Failure`, as do rows of a damaged table.
 
     Files are fetched a little ahead by a few threads, so that a slow store does not keep the network waiting.
 
     Raises:
         OSError: the store does not answer; that says nothing about the images.
-        DataError: a table is not what it was when it was listed.
     """
     rows = _read_files(source, part) if part.piece is None else _read_rows(source, part.piece)
     for name, data in rows:
@@ -242,21 +252,33 @@ def _ahead(fetch: Callable[[str], bytes | DataError], names: Sequence[str]) -> I
 def _read_rows(source: Source, piece: Piece) -> Iterator[tuple[str, bytes | DataError]]:
     system, root = open_place(source.place)
     where = f"{root}/{piece.file}" if piece.file else root
+    table = f"{source.place}/{piece.file}".rstrip("/")
     columns = [source.column, *([source.path_column] if source.path_column else [])]
+    at = piece.start
     try:
         with system.open_input_file(where) as stream:
-            at = 0
+            seen = 0
             for some in pq.ParquetFile(stream).iter_batches(_ROWS, row_groups=[piece.group], columns=columns):
-                first, last = max(at, piece.start), min(at + len(some), piece.stop)
-                for number, row in enumerate(
-                    some.slice(first - at, max(0, last - first)).to_pylist(), piece.first + first
-                ):
-                    yield _row(source, f"{source.place}/{piece.file}".rstrip("/"), number, row)
-                at += len(some)
-                if at >= piece.stop:
-                    return
-    except pa.ArrowException as error:
-        raise DataError(f"{where!r} can't be read: {error}") from error
+                first, last = max(seen, piece.start), min(seen + len(some), piece.stop)
+                for row in some.slice(first - seen, max(0, last - first)).to_pylist():
+                    yield _row(source, table, piece.first + at, row)
+                    at += 1
+                seen += len(some)
+                if seen >= piece.stop:
+                    break
+        reason = "the table has fewer rows than when it was listed"
+    except (OSError, pa.ArrowException, KeyError) as error:
+        if isinstance(error, OSError) and not _is_damage(system, error):
+            raise
+        reason = str(error).partition("\n")[0]
+    for number in range(at, piece.stop):
+        name = f"{table}#{piece.first + number}"
+        yield name, DataError(f"Cannot read image {name!r}: {reason}.")
+
+
+def _is_damage(system: Any, error: OSError) -> bool:
+    """Whether what was read is no table; pyarrow says so by the same kind of error as a store that does not answer."""
+    return isinstance(system, pafs.LocalFileSystem) and error.errno is None
 
 
 def _row(source: Source, file: str, number: int, row: dict[str, Any]) -> tuple[str, bytes | DataError]:

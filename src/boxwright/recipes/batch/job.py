@@ -15,6 +15,7 @@ from boxwright.recipes.batch.places import settle
 from boxwright.recipes.batch.worker import Outcome, Work
 
 _log = get_logger(__name__)
+_TOLD = 5  # failures, by their words
 
 
 class RunParts(Protocol):
@@ -23,7 +24,7 @@ class RunParts(Protocol):
     def __call__(
         self, config: BatchConfig, work: Work, parcel: Parcel, parts: list[Part], report: Callable[[int], None]
     ) -> list[Outcome]:
-        """Return what came of each part; the first failure may end the run early.
+        """Return what came of each part; where one after the other fails, the run may end early.
 
         Args:
             config: workers, threads and where the engine is.
@@ -106,9 +107,11 @@ def _plain(values: dict[str, object]) -> dict[str, object]:
 def _check(outcomes: list[Outcome], out: str, wanted: set[int]) -> None:
     failed = [one for one in outcomes if one.failure]
     if failed:
+        told = "".join(f"\nPart {one.part} on {one.process}: {one.failure}" for one in failed[:_TOLD])
+        told += f"\nand {len(failed) - _TOLD} more" if len(failed) > _TOLD else ""
         raise WorkerError(
-            f"Part {failed[0].part} failed on {failed[0].process} ({len(failed)} of {len(outcomes)} did): "
-            f"{failed[0].failure}\nWhat is finished stays in {out!r}: the same command goes on with the rest."
+            f"{len(failed)} of {len(outcomes)} parts failed.{told}\nWhat is finished stays in {out!r}: the same "
+            "command tries those again that are missing."
         )
     away = wanted - manifest.list_parts(out)
     if away:

@@ -11,7 +11,7 @@ from boxwright.core.errors import WorkerError
 from boxwright.recipes.batch.config import BatchConfig
 from boxwright.recipes.batch.inputs import Part
 from boxwright.recipes.batch.parcel import Parcel
-from boxwright.recipes.batch.worker import Outcome, PartWorker, Work, run_part
+from boxwright.recipes.batch.worker import Outcome, PartWorker, Work, is_hopeless, run_part
 
 
 def run_parts(
@@ -39,7 +39,7 @@ def run_parts(
             for done in as_completed(waiting):
                 outcomes.append(done.result())
                 report(len(outcomes))
-                if outcomes[-1].failure:
+                if is_hopeless(outcomes):
                     break
         except BrokenProcessPool as error:
             raise WorkerError(
@@ -58,7 +58,7 @@ def _run_here(work: Work, parcel: Parcel, parts: list[Part], report: Callable[[i
         for part in parts:
             outcomes.append(worker.run(part))
             report(len(outcomes))
-            if outcomes[-1].failure:
+            if is_hopeless(outcomes):
                 break
     finally:
         worker.close()

@@ -20,7 +20,7 @@ from boxwright.core.log import get_logger
 from boxwright.recipes.batch.config import BatchConfig
 from boxwright.recipes.batch.inputs import Part
 from boxwright.recipes.batch.parcel import Parcel
-from boxwright.recipes.batch.worker import Outcome, PartWorker, Work
+from boxwright.recipes.batch.worker import Outcome, PartWorker, Work, is_hopeless
 
 _log = get_logger(__name__)
 _TRIES = 3
@@ -96,7 +96,7 @@ class _Pool:
             if part is not None:
                 outcomes.append(outcome)
                 report(len(outcomes))
-                if outcome.failure:
+                if is_hopeless(outcomes):
                     break
             if todo:
                 part = todo.popleft()

@@ -53,7 +53,7 @@ def run_parts(
             f"workers={config.workers!r}, but a Spark session is active, and its executors decide how many tasks run "
             "at once. Leave workers out, or stop that session first."
         )
-    with catalogue.load("engine", "spark")(config.master, _settings(config)) as context:
+    with catalogue.load("engine", "spark")(config.master, suggested=_settings(config)) as context:
         granted = int(context.getConf().get("spark.task.cpus", "1"))
         if config.threads not in (None, granted):
             raise UsageError(

@@ -3,7 +3,7 @@
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -20,6 +20,7 @@ from boxwright.recipes.models import ModelOptions
 from boxwright.recipes.predict import Prediction, Predictor, Thresholds
 from boxwright.recipes.sources import Failure
 
+_FAILURES = 8
 SCHEMA = pa.schema(
     [
         pa.field("path", pa.string(), nullable=False),
@@ -59,6 +60,11 @@ class Outcome:
     process: str = ""
     loaded: bool = False
     failure: str = ""
+
+
+def is_hopeless(outcomes: Sequence[Outcome]) -> bool:
+    """Whether nothing goes any more: the last few parts have all failed, and those to come would too."""
+    return len(outcomes) >= _FAILURES and all(one.failure for one in outcomes[-_FAILURES:])
 
 
 class PartWorker:

@@ -68,6 +68,7 @@ class TrainConfig:
         max_restarts: after a death all processes start again from the last checkpoint, so many times at most.
         min_processes: with how few a Ray or Spark cluster that has no room for all may go on.
         cores_per_process: how many of the cluster's cpus each process gets; None for an even share.
+        spread: how Ray lays the processes over its machines: pack, spread, strict_pack or strict_spread; None for pack.
         ship: send the folder `data` of this machine, and `ckpt`, through Ray or Spark to the others.
         store: a path or URL that outlives the machines. The run's files are copied there after every save; `resume`
             and restarts on other machines take them from there. On Ray and Spark `output_dir` is then a folder of the
@@ -124,6 +125,7 @@ class TrainConfig:
     max_restarts: int = 0
     min_processes: int | None = None
     cores_per_process: int | None = None
+    spread: str | None = None
     ship: bool = False
     store: str | None = None
     use_ipex: bool = False
