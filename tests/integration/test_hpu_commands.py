@@ -1,6 +1,7 @@
 """The commands that users of YOLOX on Gaudi have in their scripts: all of them parse, and run for a few steps."""
 
 import argparse
+import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,32 @@ def test_the_command_runs_on_the_simulated_card(name: str, scenes: Path, tmp_pat
     for worker in finished.workers:
         lists = worker["variables"].get("PT_HPU_AUTOCAST_LOWER_PRECISION_OPS_LIST")
         assert lists == (str(tmp_path / "ops_bf16_yolox.txt") if "bf16" in name else None)
+
+
+@pytest.fixture
+def autoloading(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `import torch` load the plugin, as the real one's entry point does."""
+    folder = tmp_path_factory.mktemp("autoload")
+    (folder / "autoloading_hpu.py").write_text("def load():\n    import habana_frameworks.torch\n")
+    (folder / "autoloading_hpu-1.0.dist-info").mkdir()
+    (folder / "autoloading_hpu-1.0.dist-info" / "METADATA").write_text("Name: autoloading_hpu\nVersion: 1.0\n")
+    entry = "[torch.backends]\nsimulated_hpu = autoloading_hpu:load\n"
+    (folder / "autoloading_hpu-1.0.dist-info" / "entry_points.txt").write_text(entry)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+
+
+@pytest.mark.usefixtures("autoloading")
+def test_a_plugin_that_torch_loads_knows_the_settings_and_those_of_a_run_that_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "ops.txt").write_text("conv2d\n")
+    (tmp_path / "run").mkdir()
+    settings = "model: yolox_nano\ndata: scenes\noutput_dir: run\ndevice: hpu\nlazy: true\n"
+    (tmp_path / "run" / "args.yaml").write_text(settings)
+    words = ("train", "--resume", "--out", "run", "precision", "bf16", "bf16_ops=ops.txt")
+    finished = run_on_hpu("-m", "boxwright", *words, folder=tmp_path)
+    assert "CheckpointError" in finished.err, "the run ends after its device is there: it has no checkpoint"
+    (seen,) = finished.records
+    assert seen["lazy"]
+    assert seen["variables"]["PT_HPU_AUTOCAST_LOWER_PRECISION_OPS_LIST"] == str(tmp_path / "ops.txt")
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     from boxwright.core import catalogue
     from boxwright.core.config import load_config
     from boxwright.core.errors import UsageError
-    from boxwright.devices.options import DeviceOptions, set_variables
+    from boxwright.devices.options import set_variables
     from boxwright.recipes.models import normalise_name
     from boxwright.recipes.program import keep_freed_memory
     from boxwright.recipes.runs import new_run_folder
@@ -113,8 +113,6 @@ def run(args: argparse.Namespace) -> int:
         catalogue.find("model", name)
     _settle_device(args)
     keep_freed_memory()  # before torch comes
-    set_variables(args.device or "cpu", DeviceOptions(lazy=args.lazy, bf16_ops=args.hmp_bf16, fp32_ops=args.hmp_fp32))
-    train = catalogue.load("recipe", "train")
     config_class = catalogue.load("recipe", "train_config")
     if take_settings:
         catalogue.load("recipe", "take_settings")(args.store, args.out)
@@ -154,6 +152,8 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError("--resume needs the run's folder: add --out DIR.")
         words.append(f"output_dir={new_run_folder(Path('runs/train'))}")
     config = load_config(config_class, args.config, [*words, *args.settings])
+    set_variables(config.device, config.device_options)  # this too, wherever the settings came from
+    train = catalogue.load("recipe", "train")
     with training_display(hidden=args.quiet) as show:
         result = train(config, progress=show)
     if args.json:

@@ -20,7 +20,6 @@ from boxwright.core import catalogue
 from boxwright.core.config import to_yaml
 from boxwright.core.errors import BoxwrightError, CheckpointError, UsageError
 from boxwright.core.log import get_logger
-from boxwright.devices.options import DeviceOptions
 from boxwright.launchers.group import Patience
 from boxwright.recipes.training.archive import pack
 from boxwright.recipes.training.config import TrainConfig
@@ -92,9 +91,7 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
         ),
         precision=config.precision,
         device=config.device,
-        device_options=DeviceOptions(
-            compile=config.compile, lazy=config.lazy, bf16_ops=config.bf16_ops, fp32_ops=config.fp32_ops
-        ),
+        device_options=config.device_options,
         channels_last=True,
         seed=config.seed,
         broadcast_buffers=False,
