@@ -209,6 +209,11 @@ class TestHpu:
             kind(DeviceOptions(fp32_ops=tmp_path / "empty.txt"))
         with pytest.raises(UsageError, match="can't change its mode"):
             kind(DeviceOptions(lazy=True))
+        kind()  # from here on the plugin is loaded
+        ops = tmp_path / "ops.txt"
+        ops.write_text("conv2d\nlinear\n")
+        with pytest.raises(UsageError, match=f"Set PT_HPU_AUTOCAST_FP32_OPS_LIST={ops} in the environment"):
+            TorchNano(device="hpu", precision="bf16", device_options=DeviceOptions(fp32_ops=ops))
         with pytest.raises(UsageError, match="does not train on device='hpu': a Gaudi is made for bf16"):
             TorchNano(device="hpu", precision=16)
         with pytest.raises(UsageError, match="there are 8"):

@@ -49,6 +49,7 @@ class HpuDevice(Device):
         if self._lazy and self._options.compile:
             raise UsageError("compile=True and lazy=True: lazy mode makes its own graphs. Give one of them.")
         self._compiles = not self._lazy and self._options.compile is not False
+        self._variables = {**self._options.variables(self.name), LAZY_MODE: str(int(self._lazy))}
         self._core = self._load()
         if not torch.hpu.is_available():  # type: ignore[attr-defined]
             raise UsageError("device='hpu' was asked for, but the plugin sees no Gaudi here. Use device='cpu'.")
@@ -66,20 +67,16 @@ class HpuDevice(Device):
 
         Raises:
             MissingDependencyError: it is not installed.
-            UsageError: it does not fit this torch, or was loaded in the other mode before.
+            UsageError: it does not fit this torch, or was loaded before, in the other mode or without these lists.
         """
         if find_spec(_PLUGIN) is None:
             raise MissingDependencyError(
                 f"device='hpu' needs {_PLUGIN}, which is not installed. It comes with Intel's Gaudi software and not "
                 "from the package index: install that, with the torch it brings, and Boxwright beside it."
             )
-        loaded = f"{_PLUGIN}.torch" in sys.modules
-        if loaded and (os.environ.get(LAZY_MODE) == "1") != self._lazy:
-            raise UsageError(
-                f"The Gaudi plugin was loaded with {LAZY_MODE}={os.environ.get(LAZY_MODE, '0')} before, and can't "
-                f"change its mode. Set {LAZY_MODE}={int(self._lazy)} in the environment and start again."
-            )
-        os.environ.update({LAZY_MODE: str(int(self._lazy))} | self._options.variables(self.name))
+        if f"{_PLUGIN}.torch" in sys.modules:
+            self._refuse_what_comes_late()
+        os.environ.update(self._variables)
         try:
             return import_module(f"{_PLUGIN}.torch.core")
         except (AssertionError, ImportError, OSError) as error:
@@ -87,6 +84,24 @@ class HpuDevice(Device):
                 f"The Gaudi plugin{_plugin_version()} can't be used with torch {torch.__version__}: {error} "
                 "Install the torch that came with it."
             ) from error
+
+    def _refuse_what_comes_late(self) -> None:
+        """Compare with the variables that the plugin has read when it was loaded.
+
+        Raises:
+            UsageError: it would have to read another one now.
+        """
+        if (os.environ.get(LAZY_MODE) == "1") != self._lazy:
+            raise UsageError(
+                f"The Gaudi plugin was loaded with {LAZY_MODE}={os.environ.get(LAZY_MODE, '0')} before, and can't "
+                f"change its mode. Set {LAZY_MODE}={int(self._lazy)} in the environment and start again."
+            )
+        for name, file in self._variables.items():
+            if name != LAZY_MODE and Path(os.environ.get(name, "")).resolve() != Path(file):
+                raise UsageError(
+                    f"The Gaudi plugin was loaded before it was told of the list of operations {file!r}, and reads "
+                    f"its lists only then. Set {name}={file} in the environment and start again."
+                )
 
     # What there is.
 
@@ -113,7 +128,7 @@ class HpuDevice(Device):
 
     def environment(self) -> dict[str, str]:
         """Return the plugin's variables: it reads them when torch is imported."""
-        return {LAZY_MODE: str(int(self._lazy))} | self._options.variables(self.name)
+        return dict(self._variables)
 
     def place(self, local_rank: int) -> torch.device:  # noqa: ARG002 - the plugin takes the card by LOCAL_RANK
         """Return this process's one card."""
