@@ -3,6 +3,7 @@
 import argparse
 import os
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,30 +39,71 @@ EXPECTED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_command_means_what_its_user_meant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    configs: list[TrainConfig] = []
+Meaning = Callable[[str], TrainConfig]
+
+
+@pytest.fixture
+def meaning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Meaning:
+    """Return the settings that a command stands for, in a folder of its own, instead of training."""
 
     class Stop(Exception):
         pass
 
-    def catch(kind: type[TrainConfig], file: Path | None, words: list[str]) -> TrainConfig:
-        configs.append(load_config(kind, file, words))
-        raise Stop
+    def read(command: str) -> TrainConfig:
+        configs: list[TrainConfig] = []
 
-    monkeypatch.setattr("boxwright.core.config.load_config", catch)
-    monkeypatch.setenv("PT_HPU_LAZY_MODE", "0")  # what the command sets is put back after the test
-    monkeypatch.setenv("PT_HPU_AUTOCAST_LOWER_PRECISION_OPS_LIST", "")
-    monkeypatch.setenv("PT_HPU_AUTOCAST_FP32_OPS_LIST", "")
-    with pytest.raises(Stop):
-        main(["train", *shlex.split(COMMANDS[name])])
-    (config,) = configs
+        def catch(kind: type[TrainConfig], file: Path | None, words: list[str]) -> TrainConfig:
+            configs.append(load_config(kind, file, words))
+            raise Stop
+
+        monkeypatch.setattr("boxwright.core.config.load_config", catch)
+        with pytest.raises(Stop):
+            main(["train", *shlex.split(command)])
+        return configs[0]
+
+    monkeypatch.chdir(tmp_path)
+    return read
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_command_means_what_its_user_meant(name: str, meaning: Meaning) -> None:
+    config = meaning(COMMANDS[name])
     assert (config.model, config.device, config.lazy) == ("yolox_s", "hpu", None)
     assert (Path(config.data), config.output_dir) == (Path("/data/COCO"), Path("yolox_output"))
     for key, value in EXPECTED[name].items():
         assert getattr(config, key) == value, key
     lists = (config.bf16_ops, config.fp32_ops)
     assert lists == ((Path("ops_bf16_yolox.txt"), Path("ops_fp32_yolox.txt")) if "bf16" in name else (None, None))
+
+
+@pytest.mark.parametrize(
+    ("words", "file", "cards"),
+    [
+        ("--use_hpu", "seed: 3", 1),
+        ("--use_hpu num_processes 2", "seed: 3", 2),
+        ("--use_hpu num_processes 0", "seed: 3", 0),  # all of them
+        ("--use_hpu num-processes=2", "num-processes: 4", 2),
+        ("--use_hpu --devices 2", "num_processes: 4", 2),
+        ("--use_hpu", "num_processes: 4", 4),
+        ("--use_hpu", "num-processes: 4", 4),
+        ("--use_hpu", "{num_processes: 0, device: hpu}", 0),
+        ("--use_hpu", "{num_processes: 0, device: cpu}", 1),
+    ],
+)
+@pytest.mark.parametrize("way", ["--config run/args.yaml", "--resume --out run"])
+def test_one_card_is_the_default_where_nobody_names_a_number(
+    words: str, file: str, cards: int, way: str, meaning: Meaning, tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "args.yaml").write_text(file)
+    config = meaning(f"--name yolox-s --data set {'' if 'out' in way else '--out new'} {way} {words}")
+    assert (config.device, config.num_processes) == ("hpu", cards)
+
+
+def test_no_card_at_all_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--data", "set", "--use_hpu", "--devices", "0"])
+    assert "'0' must be a whole number of at least 1" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,11 @@
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from boxwright.cli.options import fraction, parse_size
+from boxwright.cli.options import fraction, parse_size, positive
 
 # Spellings that users of the original and of its ports have in their scripts.
 _ALIASES = {
@@ -37,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--num_processes",
         *_ALIASES["--num_processes"],
         metavar="N",
-        type=int,
+        type=positive,
         help="processes (default 1, or one a GPU or Gaudi)",
     )
     parser.add_argument("--strategy", help="what starts them: subprocess, spawn, ray or spark (default subprocess)")
@@ -70,7 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_gaudi_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("Gaudi")
     group.add_argument(
-        "--use_hpu", *_ALIASES["--use_hpu"], action="store_true", help="--device hpu, on one card unless --devices says"
+        "--use_hpu",
+        *_ALIASES["--use_hpu"],
+        action="store_true",
+        help="--device hpu, on one card where no number is set",
     )
     group.add_argument(
         "--use_lazy_mode", *_ALIASES["--use_lazy_mode"], action="store_true", help="lazy instead of eager and compiled"
@@ -90,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     """Train and print where the weights are."""
     from boxwright.cli.live import training_display
     from boxwright.core import catalogue
-    from boxwright.core.config import load_config
+    from boxwright.core.config import load_config, parse_overrides, read_settings
     from boxwright.core.errors import UsageError
     from boxwright.devices.options import set_variables
     from boxwright.recipes.models import normalise_name
@@ -107,15 +112,16 @@ def run(args: argparse.Namespace) -> int:
     if args.data is None and args.config is None:
         raise UsageError("There is nothing to train on. Name a labelled set with --data PATH.")
     name = None if args.name is None else normalise_name(args.name)
-    if name is None and args.config is None and not any(w.startswith("model") for w in args.settings):
+    words = parse_overrides(args.settings)
+    if name is None and args.config is None and "model" not in words:
         name = "yolox_nano"
     if name is not None:
         catalogue.find("model", name)
-    _settle_device(args)
     keep_freed_memory()  # before torch comes
     config_class = catalogue.load("recipe", "train_config")
     if take_settings:
         catalogue.load("recipe", "take_settings")(args.store, args.out)
+    _settle_device(args, words, read_settings(args.config))
     if args.batch not in (None, "auto") and not (args.batch.isdecimal() and int(args.batch) > 0):
         raise UsageError(f"--batch {args.batch!r} must be a whole number of at least 1, or auto.")
     given = {
@@ -145,13 +151,12 @@ def run(args: argparse.Namespace) -> int:
     }
     if goes_on and args.ckpt is None:
         given["ckpt"] = "null"  # the weights that the run began with are in its settings
-    words = [f"{key}={value}" for key, value in given.items() if value is not None]
-    named = {w.replace("-", "_").split("=")[0] for w in args.settings}
-    if args.out is None and args.config is None and "output_dir" not in named:
+    flags = [f"{key}={value}" for key, value in given.items() if value is not None]
+    if args.out is None and args.config is None and "output_dir" not in words:
         if args.resume:
             raise UsageError("--resume needs the run's folder: add --out DIR.")
-        words.append(f"output_dir={new_run_folder(Path('runs/train'))}")
-    config = load_config(config_class, args.config, [*words, *args.settings])
+        flags.append(f"output_dir={new_run_folder(Path('runs/train'))}")
+    config = load_config(config_class, args.config, [*flags, *args.settings])
     set_variables(config.device, config.device_options)  # this too, wherever the settings came from
     train = catalogue.load("recipe", "train")
     with training_display(hidden=args.quiet) as show:
@@ -164,8 +169,13 @@ def run(args: argparse.Namespace) -> int:
     return {"signal 15": 143, "signal 2": 130}.get(result.stopped, 0)
 
 
-def _settle_device(args: argparse.Namespace) -> None:
+def _settle_device(args: argparse.Namespace, words: Mapping[str, Any], file: Mapping[str, Any]) -> None:
     """Turn the flags that scripts for Gaudi have into `device`, `precision` and `lazy`, and say which are old.
+
+    Args:
+        args: the flags.
+        words: the settings beside them.
+        file: those of the config file, or of the run that goes on.
 
     Raises:
         UsageError: two of them contradict each other, or one has no meaning any more.
@@ -177,7 +187,8 @@ def _settle_device(args: argparse.Namespace) -> None:
         if args.device not in (None, "hpu"):
             raise UsageError(f"--use_hpu and --device {args.device} contradict each other. Give one of them.")
         args.device = "hpu"
-        args.num_processes = args.num_processes or 1  # in those scripts one card is the default
+        if args.num_processes is None and "num_processes" not in words and not _says_how_many(file):
+            args.num_processes = 1  # in those scripts one card is the default
     args.lazy = True if args.use_lazy_mode else None
     if args.hmp_opt_level not in (None, "O1"):
         raise UsageError(
@@ -199,3 +210,8 @@ def _settle_device(args: argparse.Namespace) -> None:
     if args.hmp:
         lists = "; --hmp-bf16 and --hmp-fp32 name autocast's lists" if args.hmp_bf16 or args.hmp_fp32 else ""
         get_logger(__name__).info("--hmp is gone from the plugin and means --precision bf16 now%s.", lists)
+
+
+def _says_how_many(file: Mapping[str, Any]) -> bool:
+    """Return whether a file names a number of cards; 0 means all of them, but says nothing in a run without cards."""
+    return "num_processes" in file if file.get("device") == "hpu" else bool(file.get("num_processes"))
