@@ -100,6 +100,22 @@ def test_one_card_is_the_default_where_nobody_names_a_number(
     assert (config.device, config.num_processes) == ("hpu", cards)
 
 
+@pytest.mark.parametrize(
+    ("words", "precision"),
+    [
+        ("--hmp --precision bf16-mixed", "bf16-mixed"),
+        ("--hmp precision bf16", "bf16"),
+        ("--hmp --config old.yaml", "bf16"),
+        ("--hmp-bf16 x.txt precision=bf16", "bf16"),
+        ("--hmp-bf16 x.txt --precision bfloat16", "bfloat16"),
+        ("--precision bf16 --hmp-opt-level O1", "bf16"),
+    ],
+)
+def test_flags_that_agree_are_taken(words: str, precision: str, meaning: Meaning, tmp_path: Path) -> None:
+    (tmp_path / "old.yaml").write_text("precision: 32-true\n")
+    assert meaning(f"{ONE} --out new {words}").precision == precision
+
+
 def test_no_card_at_all_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["train", "--data", "set", "--use_hpu", "--devices", "0"])
@@ -135,6 +151,8 @@ def test_the_command_runs_on_the_simulated_card(name: str, scenes: Path, tmp_pat
     for worker in finished.workers:
         lists = worker["variables"].get("PT_HPU_AUTOCAST_LOWER_PRECISION_OPS_LIST")
         assert lists == (str(tmp_path / "ops_bf16_yolox.txt") if "bf16" in name else None)
+    kept = load_config(TrainConfig, tmp_path / "yolox_output" / "args.yaml")  # to go on with from any folder
+    assert kept.fp32_ops == (tmp_path / "ops_fp32_yolox.txt" if "bf16" in name else None)
 
 
 @pytest.fixture
@@ -168,9 +186,9 @@ def test_a_plugin_that_torch_loads_knows_the_settings_and_those_of_a_run_that_go
     [
         ("--use_hpu --device cuda", "contradict each other"),
         ("--use_hpu --hmp --hmp-opt-level O2", "of the old levels only O1"),
-        ("--use_hpu --hmp-opt-level O1", "does nothing without --hmp"),
-        ("--use_hpu --hmp-bf16 ops.txt", "Lists of operations are for autocast"),
-        ("--use_hpu --hmp --precision 32", "--hmp means bf16, and --precision is '32'"),
+        ("--use_hpu --hmp-opt-level O1", "is a level of bf16"),
+        ("--use_hpu --hmp --precision 32", "--hmp means bf16, and the precision is '32'"),
+        ("--use_hpu --autocast precision=bf16-true", "--autocast means bf16, and the precision is 'bf16-true'"),
         ("--use_hpu", "needs habana_frameworks, which is not installed"),
         ("--use_lazy_mode", "lazy=True means nothing to device='cpu'"),
     ],

@@ -182,6 +182,7 @@ def _settle_device(args: argparse.Namespace, words: Mapping[str, Any], file: Map
     """
     from boxwright.core.errors import UsageError
     from boxwright.core.log import get_logger
+    from boxwright.core.types import Precision
 
     if args.use_hpu:
         if args.device not in (None, "hpu"):
@@ -195,18 +196,17 @@ def _settle_device(args: argparse.Namespace, words: Mapping[str, Any], file: Map
             f"--hmp-opt-level {args.hmp_opt_level!r}: of the old levels only O1 has a successor, autocast by lists of "
             "operations. Leave it out, or use --precision bf16-true for bf16 everywhere."
         )
-    if not args.hmp and not args.autocast and args.hmp_opt_level is not None:
-        raise UsageError("--hmp-opt-level does nothing without --hmp. Add --hmp, or leave it out.")
-    low = args.hmp or args.autocast
-    if low:
-        if args.precision not in (None, "bf16"):
+    asked = args.precision or words.get("precision")
+    if args.hmp or args.autocast:
+        if asked is None:
+            asked = args.precision = "bf16"
+        elif Precision.parse(asked) is not Precision.BF16:
             raise UsageError(
-                f"{'--hmp' if args.hmp else '--autocast'} means bf16, and --precision is {args.precision!r}. "
+                f"{'--hmp' if args.hmp else '--autocast'} means bf16, and the precision is {str(asked)!r}. "
                 "Give one of them."
             )
-        args.precision = "bf16"
-    if not low and args.precision != "bf16" and (args.hmp_bf16 or args.hmp_fp32):
-        raise UsageError("Lists of operations are for autocast. Add --precision bf16, or leave them out.")
+    if args.hmp_opt_level and Precision.parse(asked or file.get("precision", 32)) is not Precision.BF16:
+        raise UsageError("--hmp-opt-level O1 is a level of bf16. Add --precision bf16, or leave it out.")
     if args.hmp:
         lists = "; --hmp-bf16 and --hmp-fp32 name autocast's lists" if args.hmp_bf16 or args.hmp_fp32 else ""
         get_logger(__name__).info("--hmp is gone from the plugin and means --precision bf16 now%s.", lists)

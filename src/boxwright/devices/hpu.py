@@ -42,9 +42,7 @@ class HpuDevice(Device):
 
     def __init__(self, options: DeviceOptions | None = None) -> None:
         self._options = options or DeviceOptions()
-        for file in (self._options.bf16_ops, self._options.fp32_ops):
-            if file is not None:
-                _check_ops(file)
+        _check_lists(self._options)
         self._lazy = self._options.lazy if self._options.lazy is not None else os.environ.get(LAZY_MODE) == "1"
         if self._lazy and self._options.compile:
             raise UsageError("compile=True and lazy=True: lazy mode makes its own graphs. Give one of them.")
@@ -111,6 +109,10 @@ class HpuDevice(Device):
 
     def supports(self, precision: Precision) -> Support:
         """Return whether a precision can be trained here."""
+        lists = self._options.bf16_ops or self._options.fp32_ops
+        if lists and precision in (Precision.FP32, Precision.BF16_TRUE):
+            note = "lists of operations (bf16_ops, fp32_ops) are for autocast; use precision='bf16', or leave them out"
+            return Support(ok=False, note=note)
         if precision in (Precision.FP32, Precision.BF16, Precision.BF16_TRUE):
             return Support(ok=True, note=self._describe())
         if precision is Precision.INT8:
@@ -185,18 +187,35 @@ class HpuDevice(Device):
         torch.hpu.synchronize()  # type: ignore[attr-defined]
 
 
-def _check_ops(file: Path) -> None:
-    """Refuse a list of operations that is not there or says nothing.
+def _check_lists(options: DeviceOptions) -> None:
+    """Refuse lists of operations that can't be read or contradict each other.
 
     Raises:
-        UsageError: it is such a file.
+        UsageError: they are such lists.
+    """
+    low, full = (set() if file is None else _read_ops(file) for file in (options.bf16_ops, options.fp32_ops))
+    both = ", ".join(repr(name) for name in sorted(low & full))
+    if both:
+        raise UsageError(f"In both lists of operations, bf16_ops and fp32_ops: {both}. Keep each in one of them.")
+
+
+def _read_ops(file: Path) -> set[str]:
+    """Return the names of a list of operations.
+
+    Raises:
+        UsageError: it is not there or says nothing.
     """
     try:
         names = file.read_text(encoding="utf-8").split()
     except OSError as error:
         raise UsageError(f"The list of operations {str(file)!r} can't be read: {error.strerror or error}.") from error
+    except UnicodeError as error:
+        raise UsageError(
+            f"The list of operations {str(file)!r} can't be read as text. Write one name a line, such as conv2d."
+        ) from error
     if not names:
         raise UsageError(f"The list of operations {str(file)!r} is empty. Write one name a line, such as conv2d.")
+    return set(names)
 
 
 def _try_import(module: str) -> Any:

@@ -134,7 +134,8 @@ def _settle(config: TrainConfig) -> TrainConfig:
         data = Path(data).resolve()
         if config.ship and not data.is_dir():
             raise UsageError(f"ship=true sends a folder, and data={str(data)!r} is none. Name the folder of the set.")
-    config = replace(config, output_dir=config.output_dir.resolve(), data=data)
+    lists = {name: file.resolve() for name in ("bf16_ops", "fp32_ops") if (file := getattr(config, name)) is not None}
+    config = replace(config, output_dir=config.output_dir.resolve(), data=data, **lists)
     if config.ship and config.ckpt is not None:
         config = replace(config, ckpt=config.ckpt.resolve())
     if store is None:
