@@ -116,6 +116,11 @@ def test_flags_that_agree_are_taken(words: str, precision: str, meaning: Meaning
     assert meaning(f"{ONE} --out new {words}").precision == precision
 
 
+def test_flags_of_the_original_scripts_mean_settings(meaning: Meaning) -> None:
+    config = meaning(f"{ONE} --freeze --noresize steps 500 output_dir out")
+    assert (config.freeze, config.multiscale, config.steps) == (("backbone",), False, 500)
+
+
 def test_no_card_at_all_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["train", "--data", "set", "--use_hpu", "--devices", "0"])
@@ -189,6 +194,10 @@ def test_a_plugin_that_torch_loads_knows_the_settings_and_those_of_a_run_that_go
         ("--use_hpu --hmp-opt-level O1", "is a level of bf16"),
         ("--use_hpu --hmp --precision 32", "--hmp means bf16, and the precision is '32'"),
         ("--use_hpu --autocast precision=bf16-true", "--autocast means bf16, and the precision is 'bf16-true'"),
+        ("--use_hpu --freeze backbone steps 5", "--freeze takes no value"),
+        ("--use_hpu --freeze freeze=[head]", "--freeze means freeze=[backbone], and freeze is given too"),
+        ("--use_hpu --noresize multiscale true", "--noresize means multiscale=False, and multiscale is given too"),
+        ("--use_hpu --warmup-steps 2 steps 5", "leaves out the first steps by itself"),
         ("--use_hpu", "needs habana_frameworks, which is not installed"),
         ("--use_lazy_mode", "lazy=True means nothing to device='cpu'"),
     ],

@@ -19,6 +19,7 @@ _ALIASES = {
     "--hmp-opt-level": ("--hmp_opt_level",),
     "--hmp-bf16": ("--hmp_bf16", "--bf16-ops"),
     "--hmp-fp32": ("--hmp_fp32", "--fp32-ops"),
+    "--warmup-steps": ("--warmup_steps",),
 }
 
 
@@ -89,6 +90,9 @@ def _add_gaudi_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--hmp-fp32", *_ALIASES["--hmp-fp32"], metavar="FILE", type=Path, help="operations to keep in fp32, one a line"
     )
+    group.add_argument("--freeze", action="store_true", help="the same as freeze [backbone]")
+    group.add_argument("--noresize", action="store_true", help="the same as multiscale false")
+    group.add_argument("--warmup-steps", *_ALIASES["--warmup-steps"], help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -112,6 +116,7 @@ def run(args: argparse.Namespace) -> int:
     if args.data is None and args.config is None:
         raise UsageError("There is nothing to train on. Name a labelled set with --data PATH.")
     name = None if args.name is None else normalise_name(args.name)
+    old = _read_old_flags(args)
     words = parse_overrides(args.settings)
     if name is None and args.config is None and "model" not in words:
         name = "yolox_nano"
@@ -148,6 +153,7 @@ def run(args: argparse.Namespace) -> int:
         "output_dir": args.out,
         "resume": True if args.resume else None,
         "use_ipex": True if args.use_ipex else None,
+        **old,
     }
     if goes_on and args.ckpt is None:
         given["ckpt"] = "null"  # the weights that the run began with are in its settings
@@ -210,6 +216,31 @@ def _settle_device(args: argparse.Namespace, words: Mapping[str, Any], file: Map
     if args.hmp:
         lists = "; --hmp-bf16 and --hmp-fp32 name autocast's lists" if args.hmp_bf16 or args.hmp_fp32 else ""
         get_logger(__name__).info("--hmp is gone from the plugin and means --precision bf16 now%s.", lists)
+
+
+def _read_old_flags(args: argparse.Namespace) -> dict[str, str]:
+    """Return the settings that further flags of those scripts stand for.
+
+    Raises:
+        UsageError: one of them has no meaning here, or a setting says the same.
+    """
+    from boxwright.core.config import parse_overrides
+    from boxwright.core.errors import UsageError
+
+    if args.warmup_steps is not None:
+        raise UsageError(
+            "--warmup-steps is not needed: the throughput leaves out the first steps by itself. Leave it out. The "
+            "warm-up of the learning rate is a setting, warmup_epochs."
+        )
+    if args.freeze and "backbone" in args.settings:
+        raise UsageError("--freeze takes no value: it freezes the backbone. Leave the word out, or use freeze=[NAME].")
+    found = {}
+    for flag, key, value in (("freeze", "freeze", "[backbone]"), ("noresize", "multiscale", "False")):
+        if getattr(args, flag):
+            if key in parse_overrides(args.settings):
+                raise UsageError(f"--{flag} means {key}={value}, and {key} is given too. Give one of them.")
+            found[key] = value
+    return found
 
 
 def _says_how_many(file: Mapping[str, Any]) -> bool:
