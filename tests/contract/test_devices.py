@@ -18,6 +18,7 @@ from boxwright.core.errors import BoxwrightError, UsageError
 from boxwright.core.types import Precision
 from boxwright.devices.base import Device
 from boxwright.devices.options import DeviceOptions
+from boxwright.recipes.doctor import examine
 
 
 def present() -> list[str]:
@@ -236,6 +237,14 @@ class TestHpu:
         assert TorchNano(device="hpu", precision="bf16-mixed", device_options=options).plan.precision is Precision.BF16
         with pytest.raises(UsageError, match="are for autocast; use precision='bf16', or leave them out"):
             TorchNano(device="hpu", precision=precision, device_options=options)
+
+    def test_doctor_shows_the_plan_of_a_training_on_hpu(self) -> None:
+        report = examine(device="hpu", precision="bf16")
+        trained = TorchNano(device="hpu", precision="bf16", strategy="subprocess", batch=16, channels_last=True)
+        assert report.plan == trained.plan
+        assert report.plan.lines()[0].split() == ["device", "hpu"]
+        (plugin,) = report.to_dict()["plugins"]
+        assert plugin == {"device": "hpu", "package": "habana_frameworks", "version": "unknown"}
 
     def test_hccl_knows_no_average_and_reduces_no_int64_on_hpu(self, tmp_path: Path) -> None:
         device = catalogue.load("device", "hpu")()

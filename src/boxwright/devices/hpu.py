@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +19,9 @@ from torch.optim import Optimizer
 from boxwright.core.errors import MissingDependencyError, UsageError
 from boxwright.core.types import Precision
 from boxwright.devices.base import Device, Part
+from boxwright.devices.detect import PLUGIN, find_plugins
 from boxwright.devices.options import LAZY_MODE, DeviceOptions
 from boxwright.devices.support import Support
-
-_PLUGIN = "habana_frameworks"
 
 
 class HpuDevice(Device):
@@ -67,20 +64,21 @@ class HpuDevice(Device):
             MissingDependencyError: it is not installed.
             UsageError: it does not fit this torch, or was loaded before, in the other mode or without these lists.
         """
-        if find_spec(_PLUGIN) is None:
+        plugins = find_plugins()
+        if not plugins:
             raise MissingDependencyError(
-                f"device='hpu' needs {_PLUGIN}, which is not installed. It comes with Intel's Gaudi software and not "
+                f"device='hpu' needs {PLUGIN}, which is not installed. It comes with Intel's Gaudi software and not "
                 "from the package index: install that, with the torch it brings, and Boxwright beside it."
             )
-        if f"{_PLUGIN}.torch" in sys.modules:
+        if f"{PLUGIN}.torch" in sys.modules:
             self._refuse_what_comes_late()
         os.environ.update(self._variables)
         try:
-            return import_module(f"{_PLUGIN}.torch.core")
+            return import_module(f"{PLUGIN}.torch.core")
         except (AssertionError, ImportError, OSError) as error:
             raise UsageError(
-                f"The Gaudi plugin{_plugin_version()} can't be used with torch {torch.__version__}: {error} "
-                "Install the torch that came with it."
+                f"The Gaudi plugin, version {plugins[0].version}, can't be used with torch {torch.__version__}: "
+                f"{error} Install the torch that came with it."
             ) from error
 
     def _refuse_what_comes_late(self) -> None:
@@ -138,7 +136,7 @@ class HpuDevice(Device):
 
     def join_group(self, place: torch.device, timeout: timedelta) -> None:  # noqa: ARG002
         """Join over HCCL."""
-        import_module(f"{_PLUGIN}.torch.distributed.hccl")
+        import_module(f"{PLUGIN}.torch.distributed.hccl")
         distributed.init_process_group(self.collective, timeout=timeout)
 
     # Its parts.
@@ -155,7 +153,7 @@ class HpuDevice(Device):
 
     def make_sgd(self, groups: Iterable[Any], *, lr: float, momentum: float, nesterov: bool) -> Optimizer:
         """Return the plugin's fused SGD, or torch's where it has none."""
-        fused = getattr(_try_import(f"{_PLUGIN}.torch.hpex.optimizers"), "FusedSGD", None)
+        fused = getattr(_try_import(f"{PLUGIN}.torch.hpex.optimizers"), "FusedSGD", None)
         if fused is None:
             return super().make_sgd(groups, lr=lr, momentum=momentum, nesterov=nesterov)
         made: Optimizer = fused(groups, lr=lr, momentum=momentum, nesterov=nesterov)
@@ -223,12 +221,3 @@ def _try_import(module: str) -> Any:
         return import_module(module)
     except ImportError:
         return None
-
-
-def _plugin_version() -> str:
-    for package in ("habana-torch-plugin", "habana_torch_plugin"):
-        try:
-            return f" {version(package)}"
-        except PackageNotFoundError:
-            continue
-    return ""
