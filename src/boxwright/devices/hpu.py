@@ -23,6 +23,8 @@ from boxwright.devices.detect import PLUGIN, find_plugins
 from boxwright.devices.options import LAZY_MODE, DeviceOptions
 from boxwright.devices.support import Support
 
+_FULL = "PT_DEVMEM Allocation failed"
+
 
 class HpuDevice(Device):
     """The Gaudi cards that the plugin sees; each process has one.
@@ -179,6 +181,10 @@ class HpuDevice(Device):
             return
         # As a tensor: a number that changes at every step would be part of the graph.
         fused(list(theirs), list(ours), torch.tensor([decay]).to(ours[0].device, non_blocking=True))
+
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Return whether the card's memory is full."""
+        return isinstance(error, torch.OutOfMemoryError) or _FULL in str(error)
 
     def synchronize(self) -> None:
         """Wait for the card."""
