@@ -18,6 +18,7 @@ from boxwright.core.errors import BoxwrightError, UsageError
 from boxwright.core.types import Precision
 from boxwright.devices.base import Device
 from boxwright.devices.options import DeviceOptions
+from boxwright.recipes.doctor import examine
 
 
 def present() -> list[str]:
@@ -209,10 +210,41 @@ class TestHpu:
             kind(DeviceOptions(fp32_ops=tmp_path / "empty.txt"))
         with pytest.raises(UsageError, match="can't change its mode"):
             kind(DeviceOptions(lazy=True))
+        kind()  # from here on the plugin is loaded
+        ops = tmp_path / "ops.txt"
+        ops.write_text("conv2d\nlinear\n")
+        with pytest.raises(UsageError, match=f"Set PT_HPU_AUTOCAST_FP32_OPS_LIST={ops} in the environment"):
+            TorchNano(device="hpu", precision="bf16", device_options=DeviceOptions(fp32_ops=ops))
+        (tmp_path / "binary.txt").write_bytes(b"conv2d\xff\n")
+        with pytest.raises(UsageError, match="can't be read as text"):
+            kind(DeviceOptions(bf16_ops=tmp_path / "binary.txt"))
+        (tmp_path / "other.txt").write_text("linear\nbatch_norm\n")
+        with pytest.raises(UsageError, match="bf16_ops and fp32_ops: 'linear'"):
+            kind(DeviceOptions(bf16_ops=tmp_path / "other.txt", fp32_ops=ops))
         with pytest.raises(UsageError, match="does not train on device='hpu': a Gaudi is made for bf16"):
             TorchNano(device="hpu", precision=16)
         with pytest.raises(UsageError, match="there are 8"):
             TorchNano(device="hpu", num_processes=9)
+
+    @pytest.mark.parametrize("precision", ["32", "bf16-true"])
+    def test_lists_of_operations_are_for_autocast_on_hpu(
+        self, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ops = tmp_path / "ops.txt"
+        ops.write_text("conv2d\n")
+        monkeypatch.setenv("PT_HPU_AUTOCAST_FP32_OPS_LIST", str(ops))
+        options = DeviceOptions(fp32_ops=ops)
+        assert TorchNano(device="hpu", precision="bf16-mixed", device_options=options).plan.precision is Precision.BF16
+        with pytest.raises(UsageError, match="are for autocast; use precision='bf16', or leave them out"):
+            TorchNano(device="hpu", precision=precision, device_options=options)
+
+    def test_doctor_shows_the_plan_of_a_training_on_hpu(self) -> None:
+        report = examine(device="hpu", precision="bf16")
+        trained = TorchNano(device="hpu", precision="bf16", strategy="subprocess", batch=16, channels_last=True)
+        assert report.plan == trained.plan
+        assert report.plan.lines()[0].split() == ["device", "hpu"]
+        (plugin,) = report.to_dict()["plugins"]
+        assert plugin == {"device": "hpu", "package": "habana_frameworks", "version": "unknown"}
 
     def test_hccl_knows_no_average_and_reduces_no_int64_on_hpu(self, tmp_path: Path) -> None:
         device = catalogue.load("device", "hpu")()

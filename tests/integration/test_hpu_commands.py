@@ -1,7 +1,9 @@
 """The commands that users of YOLOX on Gaudi have in their scripts: all of them parse, and run for a few steps."""
 
 import argparse
+import os
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,30 +39,92 @@ EXPECTED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_command_means_what_its_user_meant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    configs: list[TrainConfig] = []
+Meaning = Callable[[str], TrainConfig]
+
+
+@pytest.fixture
+def meaning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Meaning:
+    """Return the settings that a command stands for, in a folder of its own, instead of training."""
 
     class Stop(Exception):
         pass
 
-    def catch(kind: type[TrainConfig], file: Path | None, words: list[str]) -> TrainConfig:
-        configs.append(load_config(kind, file, words))
-        raise Stop
+    def read(command: str) -> TrainConfig:
+        configs: list[TrainConfig] = []
 
-    monkeypatch.setattr("boxwright.core.config.load_config", catch)
-    monkeypatch.setenv("PT_HPU_LAZY_MODE", "0")  # what the command sets is put back after the test
-    monkeypatch.setenv("PT_HPU_AUTOCAST_LOWER_PRECISION_OPS_LIST", "")
-    monkeypatch.setenv("PT_HPU_AUTOCAST_FP32_OPS_LIST", "")
-    with pytest.raises(Stop):
-        main(["train", *shlex.split(COMMANDS[name])])
-    (config,) = configs
+        def catch(kind: type[TrainConfig], file: Path | None, words: list[str]) -> TrainConfig:
+            configs.append(load_config(kind, file, words))
+            raise Stop
+
+        monkeypatch.setattr("boxwright.core.config.load_config", catch)
+        with pytest.raises(Stop):
+            main(["train", *shlex.split(command)])
+        return configs[0]
+
+    monkeypatch.chdir(tmp_path)
+    return read
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_command_means_what_its_user_meant(name: str, meaning: Meaning) -> None:
+    config = meaning(COMMANDS[name])
     assert (config.model, config.device, config.lazy) == ("yolox_s", "hpu", None)
     assert (Path(config.data), config.output_dir) == (Path("/data/COCO"), Path("yolox_output"))
     for key, value in EXPECTED[name].items():
         assert getattr(config, key) == value, key
     lists = (config.bf16_ops, config.fp32_ops)
     assert lists == ((Path("ops_bf16_yolox.txt"), Path("ops_fp32_yolox.txt")) if "bf16" in name else (None, None))
+
+
+@pytest.mark.parametrize(
+    ("words", "file", "cards"),
+    [
+        ("--use_hpu", "seed: 3", 1),
+        ("--use_hpu num_processes 2", "seed: 3", 2),
+        ("--use_hpu num_processes 0", "seed: 3", 0),  # all of them
+        ("--use_hpu num-processes=2", "num-processes: 4", 2),
+        ("--use_hpu --devices 2", "num_processes: 4", 2),
+        ("--use_hpu", "num_processes: 4", 4),
+        ("--use_hpu", "num-processes: 4", 4),
+        ("--use_hpu", "{num_processes: 0, device: hpu}", 0),
+        ("--use_hpu", "{num_processes: 0, device: cpu}", 1),
+    ],
+)
+@pytest.mark.parametrize("way", ["--config run/args.yaml", "--resume --out run"])
+def test_one_card_is_the_default_where_nobody_names_a_number(
+    words: str, file: str, cards: int, way: str, meaning: Meaning, tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "args.yaml").write_text(file)
+    config = meaning(f"--name yolox-s --data set {'' if 'out' in way else '--out new'} {way} {words}")
+    assert (config.device, config.num_processes) == ("hpu", cards)
+
+
+@pytest.mark.parametrize(
+    ("words", "precision"),
+    [
+        ("--hmp --precision bf16-mixed", "bf16-mixed"),
+        ("--hmp precision bf16", "bf16"),
+        ("--hmp --config old.yaml", "bf16"),
+        ("--hmp-bf16 x.txt precision=bf16", "bf16"),
+        ("--hmp-bf16 x.txt --precision bfloat16", "bfloat16"),
+        ("--precision bf16 --hmp-opt-level O1", "bf16"),
+    ],
+)
+def test_flags_that_agree_are_taken(words: str, precision: str, meaning: Meaning, tmp_path: Path) -> None:
+    (tmp_path / "old.yaml").write_text("precision: 32-true\n")
+    assert meaning(f"{ONE} --out new {words}").precision == precision
+
+
+def test_flags_of_the_original_scripts_mean_settings(meaning: Meaning) -> None:
+    config = meaning(f"{ONE} --freeze --noresize steps 500 output_dir out")
+    assert (config.freeze, config.multiscale, config.steps) == (("backbone",), False, 500)
+
+
+def test_no_card_at_all_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--data", "set", "--use_hpu", "--devices", "0"])
+    assert "'0' must be a whole number of at least 1" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +156,34 @@ def test_the_command_runs_on_the_simulated_card(name: str, scenes: Path, tmp_pat
     for worker in finished.workers:
         lists = worker["variables"].get("PT_HPU_AUTOCAST_LOWER_PRECISION_OPS_LIST")
         assert lists == (str(tmp_path / "ops_bf16_yolox.txt") if "bf16" in name else None)
+    kept = load_config(TrainConfig, tmp_path / "yolox_output" / "args.yaml")  # to go on with from any folder
+    assert kept.fp32_ops == (tmp_path / "ops_fp32_yolox.txt" if "bf16" in name else None)
+
+
+@pytest.fixture
+def autoloading(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `import torch` load the plugin, as the real one's entry point does."""
+    folder = tmp_path_factory.mktemp("autoload")
+    (folder / "autoloading_hpu.py").write_text("def load():\n    import habana_frameworks.torch\n")
+    (folder / "autoloading_hpu-1.0.dist-info").mkdir()
+    (folder / "autoloading_hpu-1.0.dist-info" / "METADATA").write_text("Name: autoloading_hpu\nVersion: 1.0\n")
+    entry = "[torch.backends]\nsimulated_hpu = autoloading_hpu:load\n"
+    (folder / "autoloading_hpu-1.0.dist-info" / "entry_points.txt").write_text(entry)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+
+
+@pytest.mark.usefixtures("autoloading")
+def test_a_plugin_that_torch_loads_knows_the_settings_and_those_of_a_run_that_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "ops.txt").write_text("conv2d\n")
+    (tmp_path / "run").mkdir()
+    settings = "model: yolox_nano\ndata: scenes\noutput_dir: run\ndevice: hpu\nlazy: true\n"
+    (tmp_path / "run" / "args.yaml").write_text(settings)
+    words = ("train", "--resume", "--out", "run", "precision", "bf16", "bf16_ops=ops.txt")
+    finished = run_on_hpu("-m", "boxwright", *words, folder=tmp_path)
+    assert "CheckpointError" in finished.err, "the run ends after its device is there: it has no checkpoint"
+    (seen,) = finished.records
+    assert seen["lazy"]
+    assert seen["variables"]["PT_HPU_AUTOCAST_LOWER_PRECISION_OPS_LIST"] == str(tmp_path / "ops.txt")
 
 
 @pytest.mark.parametrize(
@@ -99,9 +191,13 @@ def test_the_command_runs_on_the_simulated_card(name: str, scenes: Path, tmp_pat
     [
         ("--use_hpu --device cuda", "contradict each other"),
         ("--use_hpu --hmp --hmp-opt-level O2", "of the old levels only O1"),
-        ("--use_hpu --hmp-opt-level O1", "does nothing without --hmp"),
-        ("--use_hpu --hmp-bf16 ops.txt", "Lists of operations are for autocast"),
-        ("--use_hpu --hmp --precision 32", "--hmp means bf16, and --precision is '32'"),
+        ("--use_hpu --hmp-opt-level O1", "is a level of bf16"),
+        ("--use_hpu --hmp --precision 32", "--hmp means bf16, and the precision is '32'"),
+        ("--use_hpu --autocast precision=bf16-true", "--autocast means bf16, and the precision is 'bf16-true'"),
+        ("--use_hpu --freeze backbone steps 5", "--freeze takes no value"),
+        ("--use_hpu --freeze freeze=[head]", "--freeze means freeze=[backbone], and freeze is given too"),
+        ("--use_hpu --noresize multiscale true", "--noresize means multiscale=False, and multiscale is given too"),
+        ("--use_hpu --warmup-steps 2 steps 5", "leaves out the first steps by itself"),
         ("--use_hpu", "needs habana_frameworks, which is not installed"),
         ("--use_lazy_mode", "lazy=True means nothing to device='cpu'"),
     ],

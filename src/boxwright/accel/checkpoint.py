@@ -13,17 +13,13 @@ from typing import Any
 
 import torch
 
+from boxwright.accel.previous import previous_of
 from boxwright.core.errors import CheckpointError
 from boxwright.core.log import get_logger
 
 _log = get_logger(__name__)
 _MARK = b"BXWCKPT1"
 _FOOTER = len(_MARK) + 32
-
-
-def previous_of(path: Path) -> Path:
-    """Return where the checkpoint before this one is kept."""
-    return path.with_name(f"{path.stem}.previous{path.suffix}")
 
 
 def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:

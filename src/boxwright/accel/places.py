@@ -10,7 +10,7 @@ from typing import Any
 import fsspec
 from fsspec.registry import known_implementations
 
-from boxwright.accel.checkpoint import previous_of
+from boxwright.accel.previous import previous_of
 from boxwright.core.errors import BoxwrightError, CheckpointError, MissingDependencyError
 
 PART = ".part"

@@ -63,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if rest and hasattr(args, "settings") and not any(word.startswith("-") for word in rest):
         args.settings += rest  # `key value` pairs may stand between options, which argparse does not foresee
     elif rest:
+        if hasattr(args, "settings"):  # those that stand behind an unknown flag are not at fault
+            rest = [word for word in rest if word.startswith("-") and not word[1:2].isdigit()] or rest
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     log.configure("debug" if args.debug else "quiet" if args.quiet else "verbose" if args.verbose else "normal")
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may hold what the terminal's encoding does not

@@ -2,9 +2,11 @@
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from boxwright.cli.options import fraction, parse_size
+from boxwright.cli.options import fraction, parse_size, positive
 
 # Spellings that users of the original and of its ports have in their scripts.
 _ALIASES = {
@@ -17,6 +19,7 @@ _ALIASES = {
     "--hmp-opt-level": ("--hmp_opt_level",),
     "--hmp-bf16": ("--hmp_bf16", "--bf16-ops"),
     "--hmp-fp32": ("--hmp_fp32", "--fp32-ops"),
+    "--warmup-steps": ("--warmup_steps",),
 }
 
 
@@ -37,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--num_processes",
         *_ALIASES["--num_processes"],
         metavar="N",
-        type=int,
+        type=positive,
         help="processes (default 1, or one a GPU or Gaudi)",
     )
     parser.add_argument("--strategy", help="what starts them: subprocess, spawn, ray or spark (default subprocess)")
@@ -70,7 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_gaudi_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("Gaudi")
     group.add_argument(
-        "--use_hpu", *_ALIASES["--use_hpu"], action="store_true", help="--device hpu, on one card unless --devices says"
+        "--use_hpu",
+        *_ALIASES["--use_hpu"],
+        action="store_true",
+        help="--device hpu, on one card where no number is set",
     )
     group.add_argument(
         "--use_lazy_mode", *_ALIASES["--use_lazy_mode"], action="store_true", help="lazy instead of eager and compiled"
@@ -84,15 +90,18 @@ def _add_gaudi_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--hmp-fp32", *_ALIASES["--hmp-fp32"], metavar="FILE", type=Path, help="operations to keep in fp32, one a line"
     )
+    group.add_argument("--freeze", action="store_true", help="the same as freeze [backbone]")
+    group.add_argument("--noresize", action="store_true", help="the same as multiscale false")
+    group.add_argument("--warmup-steps", *_ALIASES["--warmup-steps"], help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
     """Train and print where the weights are."""
     from boxwright.cli.live import training_display
     from boxwright.core import catalogue
-    from boxwright.core.config import load_config
+    from boxwright.core.config import load_config, parse_overrides, read_settings
     from boxwright.core.errors import UsageError
-    from boxwright.devices.options import DeviceOptions, set_variables
+    from boxwright.devices.options import set_variables
     from boxwright.recipes.models import normalise_name
     from boxwright.recipes.program import keep_freed_memory
     from boxwright.recipes.runs import new_run_folder
@@ -107,17 +116,17 @@ def run(args: argparse.Namespace) -> int:
     if args.data is None and args.config is None:
         raise UsageError("There is nothing to train on. Name a labelled set with --data PATH.")
     name = None if args.name is None else normalise_name(args.name)
-    if name is None and args.config is None and not any(w.startswith("model") for w in args.settings):
+    old = _read_old_flags(args)
+    words = parse_overrides(args.settings)
+    if name is None and args.config is None and "model" not in words:
         name = "yolox_nano"
     if name is not None:
         catalogue.find("model", name)
-    _settle_device(args)
     keep_freed_memory()  # before torch comes
-    set_variables(args.device or "cpu", DeviceOptions(lazy=args.lazy, bf16_ops=args.hmp_bf16, fp32_ops=args.hmp_fp32))
-    train = catalogue.load("recipe", "train")
     config_class = catalogue.load("recipe", "train_config")
     if take_settings:
         catalogue.load("recipe", "take_settings")(args.store, args.out)
+    _settle_device(args, words, read_settings(args.config))
     if args.batch not in (None, "auto") and not (args.batch.isdecimal() and int(args.batch) > 0):
         raise UsageError(f"--batch {args.batch!r} must be a whole number of at least 1, or auto.")
     given = {
@@ -144,16 +153,18 @@ def run(args: argparse.Namespace) -> int:
         "output_dir": args.out,
         "resume": True if args.resume else None,
         "use_ipex": True if args.use_ipex else None,
+        **old,
     }
     if goes_on and args.ckpt is None:
         given["ckpt"] = "null"  # the weights that the run began with are in its settings
-    words = [f"{key}={value}" for key, value in given.items() if value is not None]
-    named = {w.replace("-", "_").split("=")[0] for w in args.settings}
-    if args.out is None and args.config is None and "output_dir" not in named:
+    flags = [f"{key}={value}" for key, value in given.items() if value is not None]
+    if args.out is None and args.config is None and "output_dir" not in words:
         if args.resume:
             raise UsageError("--resume needs the run's folder: add --out DIR.")
-        words.append(f"output_dir={new_run_folder(Path('runs/train'))}")
-    config = load_config(config_class, args.config, [*words, *args.settings])
+        flags.append(f"output_dir={new_run_folder(Path('runs/train'))}")
+    config = load_config(config_class, args.config, [*flags, *args.settings])
+    set_variables(config.device, config.device_options)  # this too, wherever the settings came from
+    train = catalogue.load("recipe", "train")
     with training_display(hidden=args.quiet) as show:
         result = train(config, progress=show)
     if args.json:
@@ -164,38 +175,74 @@ def run(args: argparse.Namespace) -> int:
     return {"signal 15": 143, "signal 2": 130}.get(result.stopped, 0)
 
 
-def _settle_device(args: argparse.Namespace) -> None:
+def _settle_device(args: argparse.Namespace, words: Mapping[str, Any], file: Mapping[str, Any]) -> None:
     """Turn the flags that scripts for Gaudi have into `device`, `precision` and `lazy`, and say which are old.
+
+    Args:
+        args: the flags.
+        words: the settings beside them.
+        file: those of the config file, or of the run that goes on.
 
     Raises:
         UsageError: two of them contradict each other, or one has no meaning any more.
     """
     from boxwright.core.errors import UsageError
     from boxwright.core.log import get_logger
+    from boxwright.core.types import Precision
 
     if args.use_hpu:
         if args.device not in (None, "hpu"):
             raise UsageError(f"--use_hpu and --device {args.device} contradict each other. Give one of them.")
         args.device = "hpu"
-        args.num_processes = args.num_processes or 1  # in those scripts one card is the default
+        if args.num_processes is None and "num_processes" not in words and not _says_how_many(file):
+            args.num_processes = 1  # in those scripts one card is the default
     args.lazy = True if args.use_lazy_mode else None
     if args.hmp_opt_level not in (None, "O1"):
         raise UsageError(
             f"--hmp-opt-level {args.hmp_opt_level!r}: of the old levels only O1 has a successor, autocast by lists of "
             "operations. Leave it out, or use --precision bf16-true for bf16 everywhere."
         )
-    if not args.hmp and not args.autocast and args.hmp_opt_level is not None:
-        raise UsageError("--hmp-opt-level does nothing without --hmp. Add --hmp, or leave it out.")
-    low = args.hmp or args.autocast
-    if low:
-        if args.precision not in (None, "bf16"):
+    asked = args.precision or words.get("precision")
+    if args.hmp or args.autocast:
+        if asked is None:
+            asked = args.precision = "bf16"
+        elif Precision.parse(asked) is not Precision.BF16:
             raise UsageError(
-                f"{'--hmp' if args.hmp else '--autocast'} means bf16, and --precision is {args.precision!r}. "
+                f"{'--hmp' if args.hmp else '--autocast'} means bf16, and the precision is {str(asked)!r}. "
                 "Give one of them."
             )
-        args.precision = "bf16"
-    if not low and args.precision != "bf16" and (args.hmp_bf16 or args.hmp_fp32):
-        raise UsageError("Lists of operations are for autocast. Add --precision bf16, or leave them out.")
+    if args.hmp_opt_level and Precision.parse(asked or file.get("precision", 32)) is not Precision.BF16:
+        raise UsageError("--hmp-opt-level O1 is a level of bf16. Add --precision bf16, or leave it out.")
     if args.hmp:
         lists = "; --hmp-bf16 and --hmp-fp32 name autocast's lists" if args.hmp_bf16 or args.hmp_fp32 else ""
         get_logger(__name__).info("--hmp is gone from the plugin and means --precision bf16 now%s.", lists)
+
+
+def _read_old_flags(args: argparse.Namespace) -> dict[str, str]:
+    """Return the settings that further flags of those scripts stand for.
+
+    Raises:
+        UsageError: one of them has no meaning here, or a setting says the same.
+    """
+    from boxwright.core.config import parse_overrides
+    from boxwright.core.errors import UsageError
+
+    if args.warmup_steps is not None:
+        raise UsageError(
+            "--warmup-steps is not needed: the throughput leaves out the first steps by itself. Leave it out. The "
+            "warm-up of the learning rate is a setting, warmup_epochs."
+        )
+    if args.freeze and "backbone" in args.settings:
+        raise UsageError("--freeze takes no value: it freezes the backbone. Leave the word out, or use freeze=[NAME].")
+    found = {}
+    for flag, key, value in (("freeze", "freeze", "[backbone]"), ("noresize", "multiscale", "False")):
+        if getattr(args, flag):
+            if key in parse_overrides(args.settings):
+                raise UsageError(f"--{flag} means {key}={value}, and {key} is given too. Give one of them.")
+            found[key] = value
+    return found
+
+
+def _says_how_many(file: Mapping[str, Any]) -> bool:
+    """Return whether a file names a number of cards; 0 means all of them, but says nothing in a run without cards."""
+    return "num_processes" in file if file.get("device") == "hpu" else bool(file.get("num_processes"))

@@ -85,7 +85,9 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
     },
     "recipe": {
         "train": Entry(target="boxwright.recipes.train:train", packages=("torch", "safetensors"), extra="train"),
-        "train_config": Entry(target="boxwright.recipes.train:TrainConfig", packages=("torch",), extra="train"),
+        "train_config": Entry(
+            target="boxwright.recipes.training.config:TrainConfig", packages=("torch",), extra="train"
+        ),
         "take_settings": Entry(
             target="boxwright.recipes.training.store:take_settings", packages=("torch",), extra="train"
         ),

@@ -1,9 +1,14 @@
-"""Which accelerators have left a device file. Nothing heavy is imported."""
+"""Which accelerators have left a device file, and which have a plugin. Nothing heavy is imported."""
 
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 from boxwright.core.procfs import read_text
+
+PLUGIN = "habana_frameworks"
+"""The package that brings Gaudi to torch."""
 
 _HABANA = "0x1da3"  # the PCI number of the maker of Gaudi
 
@@ -14,6 +19,26 @@ class Accelerator:
 
     kind: str
     path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plugin:
+    """A package that brings a device to torch; `version` is "unknown" without metadata."""
+
+    device: str
+    package: str
+    version: str
+
+
+def find_plugins() -> tuple[Plugin, ...]:
+    """Return the plugins that are installed; whether they fit this torch is another matter."""
+    if find_spec(PLUGIN) is None:
+        return ()
+    try:
+        found = version("habana-torch-plugin")
+    except PackageNotFoundError:
+        found = "unknown"
+    return (Plugin(device="hpu", package=PLUGIN, version=found),)
 
 
 def find_accelerators(root: Path = Path("/")) -> tuple[Accelerator, ...]:

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +19,11 @@ from torch.optim import Optimizer
 from boxwright.core.errors import MissingDependencyError, UsageError
 from boxwright.core.types import Precision
 from boxwright.devices.base import Device, Part
+from boxwright.devices.detect import PLUGIN, find_plugins
 from boxwright.devices.options import LAZY_MODE, DeviceOptions
 from boxwright.devices.support import Support
 
-_PLUGIN = "habana_frameworks"
+_FULL = "PT_DEVMEM Allocation failed"
 
 
 class HpuDevice(Device):
@@ -42,13 +41,12 @@ class HpuDevice(Device):
 
     def __init__(self, options: DeviceOptions | None = None) -> None:
         self._options = options or DeviceOptions()
-        for file in (self._options.bf16_ops, self._options.fp32_ops):
-            if file is not None:
-                _check_ops(file)
+        _check_lists(self._options)
         self._lazy = self._options.lazy if self._options.lazy is not None else os.environ.get(LAZY_MODE) == "1"
         if self._lazy and self._options.compile:
             raise UsageError("compile=True and lazy=True: lazy mode makes its own graphs. Give one of them.")
         self._compiles = not self._lazy and self._options.compile is not False
+        self._variables = {**self._options.variables(self.name), LAZY_MODE: str(int(self._lazy))}
         self._core = self._load()
         if not torch.hpu.is_available():  # type: ignore[attr-defined]
             raise UsageError("device='hpu' was asked for, but the plugin sees no Gaudi here. Use device='cpu'.")
@@ -66,27 +64,42 @@ class HpuDevice(Device):
 
         Raises:
             MissingDependencyError: it is not installed.
-            UsageError: it does not fit this torch, or was loaded in the other mode before.
+            UsageError: it does not fit this torch, or was loaded before, in the other mode or without these lists.
         """
-        if find_spec(_PLUGIN) is None:
+        plugins = find_plugins()
+        if not plugins:
             raise MissingDependencyError(
-                f"device='hpu' needs {_PLUGIN}, which is not installed. It comes with Intel's Gaudi software and not "
+                f"device='hpu' needs {PLUGIN}, which is not installed. It comes with Intel's Gaudi software and not "
                 "from the package index: install that, with the torch it brings, and Boxwright beside it."
             )
-        loaded = f"{_PLUGIN}.torch" in sys.modules
-        if loaded and (os.environ.get(LAZY_MODE) == "1") != self._lazy:
+        if f"{PLUGIN}.torch" in sys.modules:
+            self._refuse_what_comes_late()
+        os.environ.update(self._variables)
+        try:
+            return import_module(f"{PLUGIN}.torch.core")
+        except (AssertionError, ImportError, OSError) as error:
+            raise UsageError(
+                f"The Gaudi plugin, version {plugins[0].version}, can't be used with torch {torch.__version__}: "
+                f"{error} Install the torch that came with it."
+            ) from error
+
+    def _refuse_what_comes_late(self) -> None:
+        """Compare with the variables that the plugin has read when it was loaded.
+
+        Raises:
+            UsageError: it would have to read another one now.
+        """
+        if (os.environ.get(LAZY_MODE) == "1") != self._lazy:
             raise UsageError(
                 f"The Gaudi plugin was loaded with {LAZY_MODE}={os.environ.get(LAZY_MODE, '0')} before, and can't "
                 f"change its mode. Set {LAZY_MODE}={int(self._lazy)} in the environment and start again."
             )
-        os.environ.update({LAZY_MODE: str(int(self._lazy))} | self._options.variables(self.name))
-        try:
-            return import_module(f"{_PLUGIN}.torch.core")
-        except (AssertionError, ImportError, OSError) as error:
-            raise UsageError(
-                f"The Gaudi plugin{_plugin_version()} can't be used with torch {torch.__version__}: {error} "
-                "Install the torch that came with it."
-            ) from error
+        for name, file in self._variables.items():
+            if name != LAZY_MODE and Path(os.environ.get(name, "")).resolve() != Path(file):
+                raise UsageError(
+                    f"The Gaudi plugin was loaded before it was told of the list of operations {file!r}, and reads "
+                    f"its lists only then. Set {name}={file} in the environment and start again."
+                )
 
     # What there is.
 
@@ -96,6 +109,10 @@ class HpuDevice(Device):
 
     def supports(self, precision: Precision) -> Support:
         """Return whether a precision can be trained here."""
+        lists = self._options.bf16_ops or self._options.fp32_ops
+        if lists and precision in (Precision.FP32, Precision.BF16_TRUE):
+            note = "lists of operations (bf16_ops, fp32_ops) are for autocast; use precision='bf16', or leave them out"
+            return Support(ok=False, note=note)
         if precision in (Precision.FP32, Precision.BF16, Precision.BF16_TRUE):
             return Support(ok=True, note=self._describe())
         if precision is Precision.INT8:
@@ -113,7 +130,7 @@ class HpuDevice(Device):
 
     def environment(self) -> dict[str, str]:
         """Return the plugin's variables: it reads them when torch is imported."""
-        return {LAZY_MODE: str(int(self._lazy))} | self._options.variables(self.name)
+        return dict(self._variables)
 
     def place(self, local_rank: int) -> torch.device:  # noqa: ARG002 - the plugin takes the card by LOCAL_RANK
         """Return this process's one card."""
@@ -121,7 +138,7 @@ class HpuDevice(Device):
 
     def join_group(self, place: torch.device, timeout: timedelta) -> None:  # noqa: ARG002
         """Join over HCCL."""
-        import_module(f"{_PLUGIN}.torch.distributed.hccl")
+        import_module(f"{PLUGIN}.torch.distributed.hccl")
         distributed.init_process_group(self.collective, timeout=timeout)
 
     # Its parts.
@@ -138,7 +155,7 @@ class HpuDevice(Device):
 
     def make_sgd(self, groups: Iterable[Any], *, lr: float, momentum: float, nesterov: bool) -> Optimizer:
         """Return the plugin's fused SGD, or torch's where it has none."""
-        fused = getattr(_try_import(f"{_PLUGIN}.torch.hpex.optimizers"), "FusedSGD", None)
+        fused = getattr(_try_import(f"{PLUGIN}.torch.hpex.optimizers"), "FusedSGD", None)
         if fused is None:
             return super().make_sgd(groups, lr=lr, momentum=momentum, nesterov=nesterov)
         made: Optimizer = fused(groups, lr=lr, momentum=momentum, nesterov=nesterov)
@@ -165,23 +182,44 @@ class HpuDevice(Device):
         # As a tensor: a number that changes at every step would be part of the graph.
         fused(list(theirs), list(ours), torch.tensor([decay]).to(ours[0].device, non_blocking=True))
 
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Return whether the card's memory is full."""
+        return isinstance(error, torch.OutOfMemoryError) or _FULL in str(error)
+
     def synchronize(self) -> None:
         """Wait for the card."""
         torch.hpu.synchronize()  # type: ignore[attr-defined]
 
 
-def _check_ops(file: Path) -> None:
-    """Refuse a list of operations that is not there or says nothing.
+def _check_lists(options: DeviceOptions) -> None:
+    """Refuse lists of operations that can't be read or contradict each other.
 
     Raises:
-        UsageError: it is such a file.
+        UsageError: they are such lists.
+    """
+    low, full = (set() if file is None else _read_ops(file) for file in (options.bf16_ops, options.fp32_ops))
+    both = ", ".join(repr(name) for name in sorted(low & full))
+    if both:
+        raise UsageError(f"In both lists of operations, bf16_ops and fp32_ops: {both}. Keep each in one of them.")
+
+
+def _read_ops(file: Path) -> set[str]:
+    """Return the names of a list of operations.
+
+    Raises:
+        UsageError: it is not there or says nothing.
     """
     try:
         names = file.read_text(encoding="utf-8").split()
     except OSError as error:
         raise UsageError(f"The list of operations {str(file)!r} can't be read: {error.strerror or error}.") from error
+    except UnicodeError as error:
+        raise UsageError(
+            f"The list of operations {str(file)!r} can't be read as text. Write one name a line, such as conv2d."
+        ) from error
     if not names:
         raise UsageError(f"The list of operations {str(file)!r} is empty. Write one name a line, such as conv2d.")
+    return set(names)
 
 
 def _try_import(module: str) -> Any:
@@ -189,12 +227,3 @@ def _try_import(module: str) -> Any:
         return import_module(module)
     except ImportError:
         return None
-
-
-def _plugin_version() -> str:
-    for package in ("habana-torch-plugin", "habana_torch_plugin"):
-        try:
-            return f" {version(package)}"
-        except PackageNotFoundError:
-            continue
-    return ""

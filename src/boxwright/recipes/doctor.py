@@ -14,10 +14,11 @@ from typing import Any
 
 from boxwright import __version__
 from boxwright.accel.plan import Plan
-from boxwright.core.catalogue import CATALOGUE
+from boxwright.core.catalogue import CATALOGUE, load
 from boxwright.core.cpu import Cpu, read_cpu
 from boxwright.core.memory import Memory, read_memory
-from boxwright.devices.detect import Accelerator, find_accelerators
+from boxwright.core.types import Precision
+from boxwright.devices.detect import Accelerator, Plugin, find_accelerators, find_plugins
 from boxwright.launchers.allocator import Allocator, read_allocator
 
 # What each extra brings besides the packages that the catalogue names; "" is what every installation has.
@@ -74,6 +75,7 @@ class DoctorReport:
     accelerators: tuple[Accelerator, ...]
     packages: tuple[Package, ...]
     plan: Plan
+    plugins: tuple[Plugin, ...] = ()
 
     @property
     def extras(self) -> dict[str, tuple[Package, ...]]:
@@ -90,6 +92,7 @@ class DoctorReport:
             "cpu": self.cpu.to_dict(),
             "memory": self.memory.to_dict(),
             "accelerators": [{"kind": a.kind, "path": a.path} for a in self.accelerators],
+            "plugins": [{"device": p.device, "package": p.package, "version": p.version} for p in self.plugins],
             "packages": {extra or "base": _extra_facts(extra, packages) for extra, packages in self.extras.items()},
             "plan": self.plan.to_dict(),
         }
@@ -97,6 +100,7 @@ class DoctorReport:
     def lines(self) -> list[str]:
         """Return the report as lines of plain text."""
         seen = [f"{a.kind} ({a.path})" for a in self.accelerators]
+        seen += [f"{p.device}, by the plugin {p.package} {p.version}" for p in self.plugins]
         lines = [
             *_block("boxwright", [self.boxwright]),
             *_block("python", [self.python]),
@@ -119,17 +123,19 @@ class DoctorReport:
 def examine(
     root: Path = Path("/"),
     *,
+    device: str = "cpu",
     precision: str = "32",
     num_processes: int | None = None,
     strategy: str | None = None,
     batch: int = 16,
     allocator: Allocator | None = None,
 ) -> DoctorReport:
-    """Return what this machine is, what is installed for this Python, and how `boxwright train` would use the CPU.
+    """Return what this machine is, what is installed for this Python, and how `boxwright train` would use it.
 
     Args:
         root: where /proc, /sys and /dev are found.
-        precision: of the training, as for `boxwright train`; so are the next three.
+        device: of the training, as for `boxwright train`; so are the next four. Torch is imported for all but the CPU.
+        precision: of its numbers.
         num_processes: how many processes.
         strategy: what starts them.
         batch: images of a step over all processes.
@@ -137,6 +143,7 @@ def examine(
 
     Raises:
         UsageError: such a training is not possible here.
+        MissingDependencyError: the device needs a package that is not installed.
 
     Example:
         >>> report = examine()
@@ -152,16 +159,30 @@ def examine(
         memory=read_memory(root),
         accelerators=find_accelerators(root),
         packages=find_packages(),
+        plugins=find_plugins(),
         plan=Plan.resolve(
             cpu=cpu,
+            device=device,
             precision=precision,
             num_processes=num_processes,
             strategy=strategy,
             batch=batch,
             channels_last=True,
             allocator=allocator or read_allocator(),
+            **({} if device == "cpu" else _ask(device, precision)),
         ),
     )
+
+
+def _ask(device: str, precision: str) -> dict[str, Any]:
+    """Return what a plan has to know of a device."""
+    made = load("device", device)()
+    return {
+        "support": made.supports(Precision.parse(precision)),
+        "device_count": made.count(),
+        "near_cpus": made.near_cpus(),
+        "environment": made.environment(),
+    }
 
 
 def find_packages() -> tuple[Package, ...]:

@@ -20,7 +20,6 @@ from boxwright.core import catalogue
 from boxwright.core.config import to_yaml
 from boxwright.core.errors import BoxwrightError, CheckpointError, UsageError
 from boxwright.core.log import get_logger
-from boxwright.devices.options import DeviceOptions
 from boxwright.launchers.group import Patience
 from boxwright.recipes.training.archive import pack
 from boxwright.recipes.training.config import TrainConfig
@@ -93,9 +92,7 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
         ),
         precision=config.precision,
         device=config.device,
-        device_options=DeviceOptions(
-            compile=config.compile, lazy=config.lazy, bf16_ops=config.bf16_ops, fp32_ops=config.fp32_ops
-        ),
+        device_options=config.device_options,
         channels_last=True,
         seed=config.seed,
         broadcast_buffers=False,
@@ -135,7 +132,8 @@ def _settle(config: TrainConfig) -> TrainConfig:
         data = Path(data).resolve()
         if config.ship and not data.is_dir():
             raise UsageError(f"ship=true sends a folder, and data={str(data)!r} is none. Name the folder of the set.")
-    config = replace(config, output_dir=config.output_dir.resolve(), data=data)
+    lists = {name: file.resolve() for name in ("bf16_ops", "fp32_ops") if (file := getattr(config, name)) is not None}
+    config = replace(config, output_dir=config.output_dir.resolve(), data=data, **lists)
     if config.ship and config.ckpt is not None:
         config = replace(config, ckpt=config.ckpt.resolve())
     if store is None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from boxwright.accel.checkpoint import load_checkpoint, previous_of, save_checkpoint
+from boxwright.accel.checkpoint import load_checkpoint, save_checkpoint
+from boxwright.accel.previous import previous_of
 from boxwright.core.errors import CheckpointError
 
 

@@ -56,6 +56,12 @@ def test_a_command_line_that_makes_no_sense_is_a_usage_error(boxwright: Command,
     assert "usage" in done.err.lower()
 
 
+def test_an_unknown_flag_is_named_without_the_settings_behind_it(boxwright: Command) -> None:
+    done = boxwright("train", "--data", "set", "steps", "2", "--wat", "3", "--who=4", "output_dir", "out", "x", "-1")
+    assert done.code == 2
+    assert done.err.strip().endswith("unrecognized arguments: --wat --who=4")
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [

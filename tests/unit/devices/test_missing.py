@@ -13,6 +13,7 @@ from boxwright.core.types import Precision
 from boxwright.data.recipe import AugmentRecipe, recipe_for
 from boxwright.detector.yolox import build
 from boxwright.devices.cuda import CudaDevice
+from boxwright.devices.hpu import HpuDevice
 from boxwright.devices.options import DeviceOptions, set_variables
 from boxwright.recipes.training.memory import tell_what_fits
 
@@ -32,6 +33,14 @@ def test_a_full_gpu_is_recognised() -> None:
     device = object.__new__(CudaDevice)
     assert device.is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"))
     assert device.is_out_of_memory(RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"))
+    assert not device.is_out_of_memory(RuntimeError("shapes do not fit"))
+
+
+def test_a_full_gaudi_is_recognised() -> None:
+    device = object.__new__(HpuDevice)
+    assert device.is_out_of_memory(torch.OutOfMemoryError("out of memory"))
+    words = "[Rank:0] FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed for size::2147483648 (2048)MB"
+    assert device.is_out_of_memory(RuntimeError(words))
     assert not device.is_out_of_memory(RuntimeError("shapes do not fit"))
 
 

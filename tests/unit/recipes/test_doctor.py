@@ -8,6 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from support.fixtures import Command
 from support.machines import lay_out, write
 
 import boxwright
@@ -16,6 +17,7 @@ from boxwright.core.catalogue import CATALOGUE
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import UsageError
 from boxwright.core.memory import Memory, read_memory
+from boxwright.devices.detect import find_plugins
 from boxwright.launchers.allocator import Allocator
 from boxwright.recipes.doctor import (
     Accelerator,
@@ -210,6 +212,23 @@ def test_devices_are_known_by_their_files(tmp_path: Path) -> None:
         ("hpu", "/dev/accel/accel0"),
         ("other", "/dev/accel/accel1"),
     ]
+
+
+def test_a_plugin_is_shown_with_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_plugins() == ()
+    write(tmp_path, "/habana_frameworks/__init__.py", "raise AssertionError('it must not be imported')")
+    write(tmp_path, "/habana_torch_plugin-1.23.0.dist-info/METADATA", "Name: habana_torch_plugin\nVersion: 1.23.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    report = examine()
+
+    assert "            hpu, by the plugin habana_frameworks 1.23.0" in report.lines()
+    assert report.to_dict()["plugins"] == [{"device": "hpu", "package": "habana_frameworks", "version": "1.23.0"}]
+
+
+def test_a_device_that_is_not_there_has_no_plan(boxwright: Command) -> None:
+    done = boxwright("doctor", "--device", "hpu")
+    assert (done.code, done.out) == (1, "")
+    assert "device='hpu' needs habana_frameworks, which is not installed" in done.err
 
 
 def test_devices_are_listed_by_number(tmp_path: Path) -> None:

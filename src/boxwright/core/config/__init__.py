@@ -12,7 +12,7 @@ from boxwright.core.config.values import Config, DataclassInstance, build, conve
 from boxwright.core.config.words import apply_word, parse_value, split_words
 from boxwright.core.errors import UsageError
 
-__all__ = ["load_config", "parse_overrides", "to_dict", "to_yaml"]
+__all__ = ["load_config", "parse_overrides", "read_settings", "to_dict", "to_yaml"]
 
 
 def load_config(cls: type[Config], path: Path | None, overrides: Sequence[str] = ()) -> Config:
@@ -45,6 +45,15 @@ def load_config(cls: type[Config], path: Path | None, overrides: Sequence[str] =
     for key, text in split_words(overrides).items():
         apply_word(cls, given, key, text)
     return build(cls, given, "", None)
+
+
+def read_settings(path: Path | None) -> dict[str, Any]:
+    """Return what a YAML file says of each key, unchecked; nothing without a file.
+
+    Raises:
+        UsageError: the file can't be read.
+    """
+    return {} if path is None else {str(key).replace("-", "_"): value for key, value in read_file(path).items()}
 
 
 def parse_overrides(tokens: Sequence[str]) -> dict[str, Any]:

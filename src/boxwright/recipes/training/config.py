@@ -1,4 +1,7 @@
-"""What a training run is: one frozen config, and the numbers that follow from it."""
+"""What a training run is: one frozen config, and the numbers that follow from it.
+
+No torch is needed to read it: a device's plugin may take its settings when torch is imported.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +10,7 @@ from typing import Literal
 from boxwright.accel.places import is_url
 from boxwright.accel.schedule import WarmupCosine
 from boxwright.core.errors import UsageError
+from boxwright.devices.options import DeviceOptions
 from boxwright.launchers.placement import ELSEWHERE
 
 _LR_PER_IMAGE = 0.01 / 64
@@ -165,6 +169,11 @@ class TrainConfig:
     def is_elsewhere(self) -> bool:
         """Whether the processes may be on other machines than the one that starts them."""
         return self.strategy in ELSEWHERE
+
+    @property
+    def device_options(self) -> DeviceOptions:
+        """How the device works."""
+        return DeviceOptions(compile=self.compile, lazy=self.lazy, bf16_ops=self.bf16_ops, fp32_ops=self.fp32_ops)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
