@@ -61,6 +61,11 @@ def test_a_batch_that_is_too_large_is_answered_with_one_that_fits(accumulate: in
     assert 64 // parts <= smaller // accumulate
 
 
+def test_where_the_count_must_be_wrong_the_sentence_says_so() -> None:
+    assert "something else takes the memory. Use --batch 32, or accumulate=2" in tell(90_000)
+    assert "something else" not in tell(200)
+
+
 def test_bf16_is_advised_to_those_who_have_it_not_and_takes_less() -> None:
     assert tell(200).endswith(", or --precision bf16.")
     assert "bf16" not in tell(200, precision=Precision.BF16)

@@ -68,6 +68,7 @@ def tell_what_fits(
     """Return the sentence for a batch that turned out too large: what fits instead."""
     each, fits = _count_fitting(model, size_hw, free_bytes, processes, precision)
     at_once = batch // accumulate
+    doubt = ", so by this count it would have fitted: something else takes the memory" if fits >= at_once else ""
     fits = max(min(fits, at_once // 2), 0) // processes * processes
     advice = []
     if fits:
@@ -80,7 +81,7 @@ def tell_what_fits(
         advice.append("--precision bf16")
     return (
         f"A batch of {batch} at up to {size_hw!r} does not fit the {free_bytes / 2**30:.1f} GiB that were free: one "
-        f"image takes about {each / 2**20:.0f} MiB. Use {', or '.join(advice)}."
+        f"image takes about {each / 2**20:.0f} MiB{doubt}. Use {', or '.join(advice)}."
     )
 
 
