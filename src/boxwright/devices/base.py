@@ -65,8 +65,13 @@ class Device(Protocol):
         """Return the torch device of a process, and make it the current one."""
         ...
 
-    def working(self, precision: Precision) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Return the context of a run: settings of the whole process, put back at its end."""
+    def working(self, precision: Precision, *, tune: bool = True) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Return the context of a run: settings of the whole process, put back at its end.
+
+        Args:
+            precision: what the run computes in.
+            tune: whether the device may try which kernels are quickest.
+        """
         return nullcontext()
 
     def join_group(self, place: torch.device, timeout: timedelta) -> None:  # noqa: ARG002
