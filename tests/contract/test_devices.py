@@ -12,6 +12,7 @@ import torch
 from support.hpu.process import run_on_hpu
 from torch import Tensor, nn
 
+from boxwright.accel import collectives
 from boxwright.accel.nano import TorchNano
 from boxwright.core import catalogue
 from boxwright.core.errors import BoxwrightError, UsageError
@@ -229,6 +230,12 @@ class TestHpu:
                 torch.distributed.all_reduce(torch.ones(2, device=place), op=torch.distributed.ReduceOp.AVG)
             with pytest.raises(RuntimeError, match="int64"):
                 torch.distributed.all_reduce(torch.ones(2, dtype=torch.int64, device=place))
+            # Ours take all of it, also from the host; the group of one stands for one of two.
+            for value in (torch.tensor([2**40, -3]), torch.rand(2, 3)):
+                for sent in (value, value.to(place)):
+                    total = collectives.all_reduce(sent, "sum", 2, device, place)
+                    assert (total.device, total.dtype) == (sent.device, sent.dtype)
+                    assert torch.equal(total.cpu(), value)
         finally:
             torch.distributed.destroy_process_group()
 

@@ -14,9 +14,11 @@ from lightning.pytorch.accelerators import Accelerator, AcceleratorRegistry
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
+from torch.distributed import ReduceOp
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from boxwright.accel.collectives import add_up
 from boxwright.core import catalogue
 from boxwright.core.errors import UsageError
 from boxwright.core.types import Precision
@@ -274,11 +276,27 @@ class _Parallel(DDPStrategy):
         places = self._our_device.parallel_devices(self.root_device)
         return None if places is None else [place.index for place in places]
 
-    def reduce(self, tensor: Tensor, group: Any = None, reduce_op: Any = "mean") -> Tensor:
-        """Return the mean or sum over all processes: by a sum, and counts in 32 bits, which every collective knows."""
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """Return the mean or sum over all processes, by a sum: not every collective knows a mean."""
         mean = reduce_op in ("mean", "avg", None)
-        small = tensor.int() if tensor.dtype is torch.int64 else tensor
-        total: Tensor = super().reduce(small, group, "sum" if mean else reduce_op)
-        if mean:
-            return total / self.world_size
-        return total.to(tensor.dtype)
+        if not isinstance(tensor, Tensor):
+            return tensor
+        if not mean and reduce_op not in ("sum", ReduceOp.SUM):
+            wide = tensor.dtype is torch.int64 and not self._our_device.reduces_int64
+            return super().reduce(_narrow(tensor) if wide else tensor, group, reduce_op).to(tensor.dtype)
+        total = add_up(tensor, self._our_device, self.root_device, group)
+        return total / self.world_size if mean else total
+
+
+def _narrow(tensor: Tensor) -> Tensor:
+    """Return whole numbers in 32 bits.
+
+    Raises:
+        UsageError: they don't fit.
+    """
+    small = tensor.int()
+    if not torch.equal(small.long(), tensor):
+        raise UsageError(
+            "Numbers beyond 32 bits can only be added up on this device. Reduce them as float64, or sum them."
+        )
+    return small

@@ -27,6 +27,7 @@ class Device(Protocol):
         static_shapes: whether each new shape costs a compilation: shapes should be few and come again.
         most_sizes: how many input sizes a training may change between; None for any number.
         copies_buffers: whether processes may copy each other's buffers (batch-norm statistics) at every step.
+        reduces_int64: whether the collective adds up whole numbers of 64 bits.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Device(Protocol):
     static_shapes: bool = False
     most_sizes: int | None = None
     copies_buffers: bool = True
+    reduces_int64: bool = True
 
     # What there is.
 
