@@ -12,6 +12,7 @@ import torch
 from support.hpu.process import run_on_hpu
 from torch import Tensor, nn
 
+from boxwright.accel import collectives
 from boxwright.accel.nano import TorchNano
 from boxwright.core import catalogue
 from boxwright.core.errors import BoxwrightError, UsageError
@@ -261,8 +262,65 @@ class TestHpu:
                 torch.distributed.all_reduce(torch.ones(2, device=place), op=torch.distributed.ReduceOp.AVG)
             with pytest.raises(RuntimeError, match="int64"):
                 torch.distributed.all_reduce(torch.ones(2, dtype=torch.int64, device=place))
+            # Ours take all of it, also from the host; the group of one stands for one of two.
+            for value in (torch.tensor([2**40, -3]), torch.rand(2, 3)):
+                for sent in (value, value.to(place)):
+                    total = collectives.all_reduce(sent, "sum", 2, device, place)
+                    assert (total.device, total.dtype) == (sent.device, sent.dtype)
+                    assert torch.equal(total.cpu(), value)
         finally:
             torch.distributed.destroy_process_group()
+
+    def test_a_function_of_too_many_shapes_fails_on_hpu(self) -> None:
+        def double(x: Tensor) -> Tensor:
+            return x * 2
+
+        compiled = torch.compile(double, backend="hpu_backend", dynamic=False)
+        for side in range(1, 9):
+            compiled(torch.ones(side, device="hpu"))
+        with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit):
+            compiled(torch.ones(9, device="hpu"))
+
+    def test_a_graph_made_twice_fails_on_hpu(self) -> None:
+        def halve(x: Tensor, note: int) -> Tensor:
+            return x if note > 100 else x / 2
+
+        compiled = torch.compile(halve, backend="hpu_backend", dynamic=False)
+        compiled(torch.ones(3, device="hpu"), 1)
+        with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="compiled again"):
+            compiled(torch.ones(3, device="hpu"), 2)
+
+    @pytest.mark.parametrize(
+        ("wait", "count"),
+        [
+            (lambda x, n: torch.repeat_interleave(x, n), 1),
+            (lambda x, n: torch.repeat_interleave(x, n, output_size=3), 0),
+            (lambda x, n: torch.nonzero(n), 1),
+            (lambda x, n: x + n, 0),
+        ],
+    )
+    def test_what_the_host_waits_for_is_counted_on_hpu(self, wait: Callable[..., Any], count: int) -> None:
+        x, n = torch.ones(2).to("hpu"), torch.tensor([1, 2]).to("hpu")
+        before = torch.ops.simulated_hpu.host_reads()
+        wait(x, n)
+        assert torch.ops.simulated_hpu.host_reads() - before == count
+        waits = torch.ops.simulated_hpu.waits()
+        catalogue.load("device", "hpu")().synchronize()
+        assert torch.ops.simulated_hpu.waits() == waits + 1
+
+    def test_inference_mode_has_views_on_hpu(self) -> None:
+        model, x = nn.Linear(8, 4), torch.rand(3, 8)
+        expected = model(x).detach()
+        model.to("hpu")
+        with torch.inference_mode():
+            found = model(x.to("hpu"))
+            assert found[1:].t().is_inference()
+            assert not model.weight.t().is_inference()
+        torch.testing.assert_close(found.cpu(), expected)
+
+    def test_without_compiling_the_plan_of_hpu_says_so(self) -> None:
+        kind = catalogue.load("device", "hpu")
+        assert kind(DeviceOptions(compile=False)).supports(Precision.FP32).note == "eager mode"
 
     def test_weights_are_loaded_to_hpu_and_copied(self, tmp_path: Path) -> None:
         model = make_model().to("hpu")

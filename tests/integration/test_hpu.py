@@ -82,6 +82,7 @@ def test_fp32_training_equals_the_cpu(on_hpu: Train, on_cpu: Callable[..., Path]
     for worker in finished.workers:
         assert worker["lazy"] == (mode == "lazy")
         assert worker["optimizer_steps"] == STEPS
+        assert worker["averages"] == STEPS, "weights are averaged by the plugin's own operator"
         # Lazy: a mark after backward and one after the optimizer's step; the second comes when the step has ended.
         assert worker["mark_steps"] == (2 * STEPS if mode == "lazy" else 0)
         if mode == "lazy":
@@ -89,6 +90,7 @@ def test_fp32_training_equals_the_cpu(on_hpu: Train, on_cpu: Callable[..., Path]
         # Eager: a graph of the network, which torch cuts by gradient buckets for several devices, and one of the loss.
         assert len(worker["graphs"]) == (0 if mode == "lazy" else 1 + int(devices))
         assert all(graph["step"] == 0 for graph in worker["graphs"])
+        assert worker["waits_at_step"][-1] == 1, "only where the clock starts"
         # The parallel wrapper looks at its buckets once, after the first step.
         reads = worker["reads_at_step"]
         assert reads[1:] == [reads[1]] * (STEPS - 1)
@@ -125,6 +127,7 @@ def test_sizes_that_come_again_need_no_new_graph(scenes: Path, tmp_path: Path) -
     assert 2 <= len(sizes) <= 4
     assert len(sizes) <= len(losses) <= 2 * len(sizes)
     assert worker["reads_at_step"] == [worker["reads_at_step"][0]] * 40
+    assert worker["waits_at_step"][-1] == 1
 
 
 def test_a_run_goes_on_and_is_read_without_the_device(on_hpu: Train) -> None:

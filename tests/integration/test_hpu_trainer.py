@@ -18,14 +18,19 @@ def test_a_fit_gives_the_weights_of_the_cpu(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=":")
     words = ("-m", "support.hpu.fit")
-    lazy = {"PT_HPU_LAZY_MODE": "1"}
-    ours = run_on_hpu(*words, tmp_path / "hpu.pt", "hpu", processes, precision, folder=tmp_path, variables=lazy)
+    ours = run_on_hpu(*words, tmp_path / "hpu.pt", "hpu", processes, precision, folder=tmp_path)
     assert ours.code == 0, ours.err
     theirs = run_on_cpu(*words, tmp_path / "cpu.pt", "cpu", processes, "32", folder=tmp_path)
     assert theirs.code == 0, theirs.err
     found, expected = (torch.load(tmp_path / name, weights_only=True) for name in ("hpu.pt", "cpu.pt"))
     tolerance = 1e-5 if precision == "32" else 0.05
-    assert found["loss"] == pytest.approx(expected["loss"], rel=tolerance)
+    for key in ("loss", "validated"):
+        assert found[key] == pytest.approx(expected[key], rel=tolerance)
+    torch.testing.assert_close(found["predicted"], expected["predicted"], rtol=tolerance, atol=tolerance)
+    # The mode was asked for by device_options; the card is this process's where it is the only one.
+    assert any("lazy mode" in line for line in found["plan"])
+    assert found["where"] == ("hpu:0" if processes == "1" else "cpu")
+    assert ("predict runs on the CPU here" in ours.err) == (processes == "2")
     for key, value in found["weights"].items():
         torch.testing.assert_close(value, expected["weights"][key], rtol=tolerance, atol=tolerance)
     steps = 8 if processes == "1" else 4

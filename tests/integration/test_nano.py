@@ -156,6 +156,7 @@ def collectives(runner: TorchNano) -> dict[str, Any]:
     return {
         "mean": runner.all_reduce(mine).item(),
         "sum": runner.all_reduce(mine, "sum").item(),
+        "whole": runner.all_reduce(2**40 + mine.long(), "sum").item(),
         "gathered": runner.all_gather(mine).flatten().tolist(),
         "objects": runner.all_gather({"rank": runner.global_rank}),
         "from_1": runner.broadcast(f"rank {runner.global_rank}", src=1),
@@ -165,8 +166,8 @@ def collectives(runner: TorchNano) -> dict[str, Any]:
 
 def test_collectives_over_two_processes() -> None:
     assert TorchNano(num_processes=2).launch(collectives) == {
-        "mean": 1.5, "sum": 3.0, "gathered": [1.0, 2.0], "objects": [{"rank": 0}, {"rank": 1}], "from_1": "rank 1",
-        "mine": 1.0,
+        "mean": 1.5, "sum": 3.0, "whole": 2**41 + 3, "gathered": [1.0, 2.0], "objects": [{"rank": 0}, {"rank": 1}],
+        "from_1": "rank 1", "mine": 1.0,
     }  # fmt: skip
 
 

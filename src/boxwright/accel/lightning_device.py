@@ -1,7 +1,10 @@
-"""Devices of ours that Lightning does not know, in Lightning's own terms."""
+"""Devices of ours in Lightning's own terms, also those that it does not know."""
 
+from collections.abc import Mapping, MutableMapping
+from contextlib import ExitStack
+from dataclasses import replace
 from inspect import signature
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning.fabric.utilities.seed import reset_seed
@@ -11,13 +14,20 @@ from lightning.pytorch.accelerators import Accelerator, AcceleratorRegistry
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
+from torch.distributed import ReduceOp
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from boxwright.accel.collectives import add_up
 from boxwright.core import catalogue
+from boxwright.core.errors import UsageError
 from boxwright.core.types import Precision
+from boxwright.core.world import World
 from boxwright.devices.base import Device
+from boxwright.devices.options import DeviceOptions
+from boxwright.launchers.external import from_environment
 
+_TRUE = {Precision.FP64: "64-true", Precision.FP32: "32-true", Precision.BF16_TRUE: "bf16-true"}
 # torch 2.13 has a new name for the option.
 _SYNC_BUFFERS = (
     "forward_sync_buffers"
@@ -26,28 +36,168 @@ _SYNC_BUFFERS = (
 )
 
 
-def find_device(accelerator: Any) -> Device | None:
-    """Return our device of that name; None for what Lightning runs by itself."""
-    known = AcceleratorRegistry.available_accelerators()
-    if not isinstance(accelerator, str) or accelerator in known or accelerator not in catalogue.names("device"):
+def find_device(accelerator: Any, options: DeviceOptions | None = None) -> Device | None:
+    """Return our device of that name, or of the one that "gpu" and "auto" mean here; None for the CPU and the unknown.
+
+    Raises:
+        UsageError: there is no such device here, an option means nothing to it, or it should compile.
+    """
+    options = options or DeviceOptions()
+    if options.compile:
+        raise UsageError(
+            "compile=True: the Trainer runs a module as it is. Compile it yourself, with torch.compile(model), or use "
+            "TorchNano."
+        )
+    name = _name_device(accelerator)
+    if name is None:
+        options.refuse_all_but(accelerator if isinstance(accelerator, str) else "cpu")
         return None
-    device: Device = catalogue.load("device", accelerator)()
+    device: Device = catalogue.load("device", name)(replace(options, compile=False))
     return device
 
 
-def settings_for(device: Device, precision: Precision, *, processes: int) -> dict[str, Any]:
+def _name_device(accelerator: Any) -> str | None:
+    ours = [name for name in catalogue.names("device") if name != "cpu"]
+    if accelerator in ("gpu", "auto"):
+        there = [name for name in ours if lightning_knows(name) and AcceleratorRegistry.get(name).is_available()]
+        return there[0] if there else None
+    if isinstance(accelerator, Accelerator):
+        same = [n for n in ours if lightning_knows(n) and type(AcceleratorRegistry.get(n)) is type(accelerator)]
+        return same[0] if same else None
+    return accelerator if accelerator in ours else None
+
+
+def lightning_knows(name: str) -> bool:
+    """Return whether Lightning has an accelerator of that name itself."""
+    return name in AcceleratorRegistry.available_accelerators()
+
+
+def count_processes(
+    device: Device, num_processes: int | None, strategy: Any, settings: MutableMapping[str, Any]
+) -> tuple[int, str]:
+    """Return how many processes we start, and by which argument Lightning starts them itself, if it does.
+
+    `devices` and `num_nodes` are taken out of Lightning's settings where they are for us.
+
+    Raises:
+        UsageError: an argument can't be had on this device, or two contradict each other.
+    """
+    started = (from_environment() or World.single()).world_size
+    if started > 1 and not lightning_knows(device.name):
+        raise UsageError(
+            f"An outer launcher has started {started} processes, and the Trainer can't join them on "
+            f"device={device.name!r}. Start the program without that launcher, or use TorchNano."
+        )
+    theirs = f"{started} processes of an outer launcher" if started > 1 else _find_foreign(device, strategy, settings)
+    if theirs:
+        if (num_processes or 1) > 1:
+            raise UsageError(f"{theirs} and num_processes={num_processes!r} contradict each other. Give one of them.")
+        return 1, theirs
+    settings.pop("num_nodes", None)
+    asked = settings.pop("devices", None)
+    count = None if asked is None else read_devices(asked, device.count())
+    if num_processes is not None and count not in (None, num_processes):
+        raise UsageError(f"devices={asked!r} and num_processes={num_processes!r}: give one of them.")
+    return (num_processes if num_processes is not None else count or device.count()), ""
+
+
+def _find_foreign(device: Device, strategy: Any, settings: Mapping[str, Any]) -> str:
+    """Return the argument that only Lightning can follow, empty where there is none."""
+    found = ""
+    if strategy is not None:
+        found = f"strategy={strategy!r}"
+    elif settings.get("num_nodes", 1) != 1:
+        found = f"num_nodes={settings['num_nodes']!r}"
+    elif lightning_knows(device.name) and _names_some(settings.get("devices")):
+        found = f"devices={settings['devices']!r}"
+    if found and not lightning_knows(device.name):
+        raise UsageError(
+            f"{found} is Lightning's, and Lightning does not know device={device.name!r}. Leave it out: "
+            "num_processes starts one process a device on this machine."
+        )
+    return found
+
+
+def _names_some(devices: Any) -> bool:
+    """Return whether these are numbers of certain devices, and not a count of them."""
+    return isinstance(devices, (list, tuple)) or (isinstance(devices, str) and "," in devices)
+
+
+def read_devices(devices: Any, there: int) -> int:
+    """Return how many devices Lightning's `devices` means.
+
+    Raises:
+        UsageError: it means none, or some that are not the first ones.
+
+    Example:
+        >>> read_devices("auto", 8), read_devices(2, 8), read_devices("3", 8), read_devices([0, 1], 8)
+        (8, 2, 3, 2)
+    """
+    if devices in ("auto", -1, "-1"):
+        return there
+    if _names_some(devices):
+        words = devices.split(",") if isinstance(devices, str) else devices
+        numbers = [str(word).strip() for word in words if str(word).strip()]
+        if numbers and numbers == [str(number) for number in range(len(numbers))]:
+            return len(numbers)
+        raise UsageError(
+            f"devices={devices!r}: a process gets the device of its own number, so they are the first ones. "
+            f"Say how many, such as devices={max(1, len(numbers))}."
+        )
+    count = int(devices) if isinstance(devices, str) and devices.strip().isdigit() else devices
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise UsageError(f"devices={devices!r} can't be read. Say how many, or 'auto' for all {there}.")
+    return count
+
+
+def settings_for(device: Device, precision: Precision, *, processes: int, local_rank: int = 0) -> dict[str, Any]:
     """Return what Lightning's Trainer needs to run on a device of ours, in one process or as one of several."""
-    accelerator = _make_accelerator(device)
-    strategy = _Parallel(device) if processes > 1 else SingleDeviceStrategy(device=device.place(0))
-    plugins = [MixedPrecision("bf16-mixed", device.name)] if precision is Precision.BF16 else []
-    return {"accelerator": accelerator, "devices": processes, "strategy": strategy, "plugins": plugins}
+    place = device.place(local_rank)
+    strategy = _Parallel(device) if processes > 1 else SingleDeviceStrategy(device=place)
+    known = lightning_knows(device.name)
+    accelerator = AcceleratorRegistry.get(device.name) if known else _make_accelerator(device, place)
+    return {
+        "accelerator": accelerator,
+        "devices": processes,
+        "strategy": strategy,
+        **precision_settings(precision, device),
+    }
 
 
-class EndOfSteps(Callback):
-    """Tells the device where a step's halves end."""
+def precision_settings(precision: Precision, device: Device) -> dict[str, Any]:
+    """Return what gives Lightning's Trainer a precision on a device of ours."""
+    if precision not in (Precision.FP16, Precision.BF16):
+        return {"precision": _TRUE[precision]}
+    # Handed over, its own plugin does what it says: asked for "16-mixed" on a CPU, Lightning would compute in bf16.
+    name: Literal["16-mixed", "bf16-mixed"] = "16-mixed" if precision is Precision.FP16 else "bf16-mixed"
+    return {"plugins": [MixedPrecision(name, device.name, device.make_scaler(precision))]}
 
-    def __init__(self, device: Device) -> None:
-        self._device = device
+
+class DeviceRules(Callback):
+    """Sets what the device wants for a run, in each of its processes, and tells it where a step's halves end."""
+
+    def __init__(self, device: Device, precision: Precision) -> None:
+        self._device, self._precision = device, precision
+        self._run: ExitStack | None = None
+
+    def setup(self, trainer: LightningTrainer, pl_module: LightningModule, stage: str) -> None:  # noqa: ARG002
+        """Begin a run: a fit, or a validation, test or prediction by itself."""
+        self._run = ExitStack()
+        # Whether kernels are tried out is for Lightning's `benchmark` to say.
+        self._run.enter_context(self._device.working(self._precision, tune=False))
+
+    def teardown(self, trainer: LightningTrainer, pl_module: LightningModule, stage: str) -> None:  # noqa: ARG002
+        """End it, with everything put back."""
+        self._leave()
+
+    def on_exception(self, *_: Any) -> None:
+        """End it early."""
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._run is not None:
+            self._run.close()
+            self._run = None
 
     def on_fit_start(self, trainer: LightningTrainer, pl_module: LightningModule) -> None:  # noqa: ARG002
         """Follow the optimizers."""
@@ -62,7 +212,7 @@ class EndOfSteps(Callback):
         self._device.end_of_step()
 
 
-def _make_accelerator(device: Device) -> Accelerator:
+def _make_accelerator(device: Device, place: torch.device) -> Accelerator:
     class OurAccelerator(Accelerator):
         """The device, for Lightning's questions; it asks them of the class."""
 
@@ -83,8 +233,8 @@ def _make_accelerator(device: Device) -> Accelerator:
 
         @staticmethod
         def get_parallel_devices(devices: int) -> list[torch.device]:
-            """Return the place of each process of this machine."""
-            return [device.place(rank) for rank in range(devices)]
+            """Return this process's place as often as there are processes: it is never asked for another's."""
+            return [place] * devices
 
         @staticmethod
         def auto_device_count() -> int:
@@ -122,14 +272,31 @@ class _Parallel(DDPStrategy):
         self._our_device.join_group(self.root_device, self._timeout)
 
     def determine_ddp_device_ids(self) -> Any:
-        """Return what the device wants there."""
-        return self._our_device.parallel_devices(self.root_device)
+        """Return what the device wants there, as the numbers that Lightning's barrier needs."""
+        places = self._our_device.parallel_devices(self.root_device)
+        return None if places is None else [place.index for place in places]
 
-    def reduce(self, tensor: Tensor, group: Any = None, reduce_op: Any = "mean") -> Tensor:
-        """Return the mean or sum over all processes: by a sum, and counts in 32 bits, which every collective knows."""
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """Return the mean or sum over all processes, by a sum: not every collective knows a mean."""
         mean = reduce_op in ("mean", "avg", None)
-        small = tensor.int() if tensor.dtype is torch.int64 else tensor
-        total: Tensor = super().reduce(small, group, "sum" if mean else reduce_op)
-        if mean:
-            return total / self.world_size
-        return total.to(tensor.dtype)
+        if not isinstance(tensor, Tensor):
+            return tensor
+        if not mean and reduce_op not in ("sum", ReduceOp.SUM):
+            wide = tensor.dtype is torch.int64 and not self._our_device.reduces_int64
+            return super().reduce(_narrow(tensor) if wide else tensor, group, reduce_op).to(tensor.dtype)
+        total = add_up(tensor, self._our_device, self.root_device, group)
+        return total / self.world_size if mean else total
+
+
+def _narrow(tensor: Tensor) -> Tensor:
+    """Return whole numbers in 32 bits.
+
+    Raises:
+        UsageError: they don't fit.
+    """
+    small = tensor.int()
+    if not torch.equal(small.long(), tensor):
+        raise UsageError(
+            "Numbers beyond 32 bits can only be added up on this device. Reduce them as float64, or sum them."
+        )
+    return small

@@ -286,12 +286,12 @@ class TorchNano:
             distributed.barrier()
 
     def all_reduce(self, value: Tensor, reduce_op: str = "mean") -> Tensor:
-        """Return the mean or sum of a tensor over all processes; the given tensor stays as it is."""
-        return collectives.all_reduce(value, reduce_op, self.world_size)
+        """Return the mean or sum of a tensor over all processes, where it was; the given tensor stays as it is."""
+        return collectives.all_reduce(value, reduce_op, self.world_size, self._device, self._place)
 
     def all_gather(self, value: Any) -> Any:
         """Return every process's tensor stacked, or for other values the list of them; alone, the value itself."""
-        return collectives.all_gather(value, self.world_size)
+        return collectives.all_gather(value, self.world_size, self._place)
 
     def broadcast(self, value: Any, src: int = 0) -> Any:
         """Return one process's value in all of them."""

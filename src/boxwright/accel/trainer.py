@@ -1,20 +1,27 @@
 """Lightning's Trainer with our launchers, pinned cores and honest precisions."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch import Trainer as LightningTrainer
-from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from boxwright.accel import ipex
-from boxwright.accel.lightning_device import EndOfSteps, find_device, settings_for
+from boxwright.accel.lightning_device import (
+    DeviceRules,
+    count_processes,
+    find_device,
+    precision_settings,
+    settings_for,
+)
 from boxwright.accel.plan import Plan
 from boxwright.accel.rate import ScaleRate
 from boxwright.accel.strategy import make_launcher
@@ -25,6 +32,7 @@ from boxwright.core.log import get_logger
 from boxwright.core.types import Precision
 from boxwright.core.world import World
 from boxwright.devices.base import Device
+from boxwright.devices.options import DeviceOptions
 from boxwright.launchers.allocator import read_allocator
 from boxwright.launchers.base import Launcher
 
@@ -32,6 +40,7 @@ _log = get_logger(__name__)
 _LIGHTNING_NAMES = {
     Precision.FP64: "64-true",
     Precision.FP32: "32-true",
+    Precision.FP16: "16-mixed",
     Precision.BF16: "bf16-mixed",
     Precision.BF16_TRUE: "bf16-true",
 }
@@ -80,21 +89,24 @@ class Trainer(LightningTrainer):
     """Lightning's Trainer with a few more settings; callbacks, loggers, checkpoints and resuming stay Lightning's.
 
     With `num_processes` above 1, `fit` starts that many pinned processes, each with a Trainer of its own; afterwards
-    the weights, the metrics and the paths of checkpoints are back here.
+    the weights, the metrics and the paths of checkpoints are back here. `validate`, `test` and `predict` always run in
+    this process: on the device where it is the only one, else on the CPU.
 
     Args:
-        num_processes: how many processes; 1 stays in this one.
+        num_processes: how many processes; 1 stays in this one. None is 1 on the CPU, and one a device elsewhere.
         use_ipex: channels last and the optimisations of stock PyTorch; Intel's extension itself is for `TorchNano`.
         strategy: "subprocess", "spawn", "ray" or "spark", or a launcher with settings of its own; anything else goes
-            to Lightning, for one process.
+            to Lightning, where it knows the device.
         distributed_backend: the same as `strategy`.
         cpu_for_each_process: which cpus each process gets, instead of an even share.
         channels_last: lay images and weights channels last in memory.
         auto_lr: multiply learning rates by the number of processes, the curves of schedulers with them;
             `{"warmup_epochs": n}` gets there in n epochs, where there is no scheduler.
         precision: 64, 32, 16, "bf16" or "bf16-true"; each is what it says, also 16 on a CPU.
+        device_options: how the device works: lazily, with which operations in bf16. The Trainer compiles nothing.
         **lightning: everything that Lightning's Trainer takes. `accelerator` (or `device`) may also be a device that
-            only Boxwright knows.
+            only Boxwright knows. On an accelerator `devices` means `num_processes`; numbers of certain devices, a
+            strategy of Lightning's and `num_nodes` leave the processes to Lightning.
     """
 
     def __init__(
@@ -107,8 +119,11 @@ class Trainer(LightningTrainer):
         auto_lr: bool | Mapping[str, float] = False,
         precision: str | int = 32,
         strategy: Any = None,
+        device_options: DeviceOptions | None = None,
         **lightning: Any,
     ) -> None:
+        if strategy == "auto":  # Lightning's word for its own choice
+            strategy = None
         ours = catalogue.names("launcher")
         launcher: Launcher | None = None
         if getattr(strategy, "name", None) in ours:
@@ -127,18 +142,17 @@ class Trainer(LightningTrainer):
                     f"device={named!r} and accelerator={lightning['accelerator']!r} mean the same thing. "
                     "Give one of them."
                 )
-        device = find_device(lightning.get("accelerator"))
+        device = find_device(lightning.get("accelerator"), device_options)
+        theirs = ""
         if device is not None:
-            num_processes = num_processes or int(lightning.pop("devices", 1))
-            own = lightning.get("callbacks") or []
-            lightning["callbacks"] = [*(own if isinstance(own, (list, tuple)) else [own]), EndOfSteps(device)]
-        if (num_processes or 1) > 1:
+            num_processes, theirs = count_processes(device, num_processes, strategy, lightning)
+        elif (num_processes or 1) > 1:
             for name in ("devices", "num_nodes"):
                 if name in lightning:
                     raise UsageError(
                         f"{name}={lightning[name]!r} and num_processes={num_processes!r}: give one of them."
                     )
-            if device is None and lightning.get("accelerator", "cpu") not in ("cpu", "auto"):
+            if lightning.get("accelerator", "cpu") not in ("cpu", "auto"):
                 raise UsageError(
                     f"num_processes={num_processes!r} is for the CPU. With accelerator={lightning['accelerator']!r} "
                     "use Lightning's devices and strategy."
@@ -147,7 +161,12 @@ class Trainer(LightningTrainer):
             raise UsageError(
                 f"strategy={strategy!r} is Lightning's; with num_processes choose from: {', '.join(ours)}."
             )
-        about = {} if device is None else _describe(device, precision)
+        notes = [] if launcher is None else launcher.notes(num_processes or 1)
+        about: dict[str, Any] = {}
+        if device is not None:
+            about = _describe(device, precision)
+            if (num_processes or 1) > 1:
+                notes = [*notes, f"{device.name} is for fit; validate, test and predict run here, on the CPU"]
         self.plan = Plan.resolve(
             cpu=read_cpu(),
             **about,
@@ -158,32 +177,47 @@ class Trainer(LightningTrainer):
             auto_lr=auto_lr,
             channels_last=channels_last or use_ipex,
             allocator=read_allocator(),
-            more_notes=() if launcher is None else launcher.notes(num_processes or 1),
+            more_notes=notes,
         )
+        if theirs:
+            self.plan = replace(self.plan, notes=(*self.plan.notes, f"Lightning sees to the processes: {theirs}"))
         self._our_launcher = launcher
         if ipex.decide(use_ipex):
             raise UsageError(
                 "use_ipex=True with the installed extension is for TorchNano. Leave it out of the Trainer."
             )
         if self.plan.lr_factor != 1:
-            own = lightning.get("callbacks") or []
-            lightning["callbacks"] = [
-                *(own if isinstance(own, (list, tuple)) else [own]),
-                ScaleRate(self.plan.lr_factor, self.plan.lr_warmup_epochs),
-            ]
+            _add_callback(lightning, ScaleRate(self.plan.lr_factor, self.plan.lr_warmup_epochs))
         self._settings = dict(lightning)
         self._device = device
+        if device is not None:
+            _add_callback(self._settings, DeviceRules(device, self.plan.precision))
+        with warnings.catch_warnings():
+            if self._waits_here:
+                warnings.filterwarnings("ignore", "GPU available but not used")
+            super().__init__(**self._settle_here(lightning, strategy, theirs))
+
+    @property
+    def _waits_here(self) -> bool:
+        """Whether this process has no device: those that it starts have them."""
+        return self._device is not None and self.plan.strategy != "none"
+
+    def _settle_here(self, lightning: dict[str, Any], strategy: Any, theirs: str) -> dict[str, Any]:
+        """Return the settings of this process's Trainer."""
+        device, precision = self._device, self.plan.precision
+        settings = dict(lightning if self._waits_here else self._settings)
         if strategy is not None:
-            lightning["strategy"] = strategy
-        if device is not None and self.plan.strategy == "none":
-            super().__init__(**_settle(lightning, device, self.plan.precision, processes=1))
-            return
-        if device is not None:  # the devices are for the processes that are started
-            lightning["accelerator"] = "cpu"
-        lightning.setdefault("accelerator", "cpu")
-        if lightning["accelerator"] == "cpu":
-            lightning.setdefault("devices", 1)
-        super().__init__(**lightning, **_precision_settings(self.plan.precision))
+            settings["strategy"] = strategy
+        if device is None:
+            settings.setdefault("accelerator", "cpu")
+            if settings["accelerator"] == "cpu":
+                settings.setdefault("devices", 1)
+            return _merge(settings, _cpu_precision(precision, settings["accelerator"]))
+        if theirs:
+            return _merge(settings, precision_settings(precision, device))
+        if self.plan.strategy == "none":
+            return _merge(settings, settings_for(device, precision, processes=1))
+        return _merge({**settings, "accelerator": "cpu", "devices": 1}, _cpu_precision(precision, "cpu"))
 
     def fit(self, model: LightningModule, *args: Any, **kwargs: Any) -> None:
         """Fit the model, in as many processes as were asked for.
@@ -201,6 +235,30 @@ class Trainer(LightningTrainer):
         outcome: Any = launcher.run(job, self.plan.workers)
         model.load_state_dict(outcome["weights"])
         self._take_back(model, outcome)
+
+    def validate(self, *args: Any, **kwargs: Any) -> Any:
+        """Validate in this process, as Lightning does."""
+        self._say_where("validate")
+        return super().validate(*args, **kwargs)
+
+    def test(self, *args: Any, **kwargs: Any) -> Any:
+        """Test in this process, as Lightning does."""
+        self._say_where("test")
+        return super().test(*args, **kwargs)
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        """Predict in this process, as Lightning does."""
+        self._say_where("predict")
+        return super().predict(*args, **kwargs)
+
+    def _say_where(self, verb: str) -> None:
+        if self._waits_here:
+            _log.warning(
+                "%s runs on the CPU here: the devices are for the processes that fit starts. "
+                "Trainer(accelerator=%r, num_processes=1) runs it on one.",
+                verb,
+                self.plan.device,
+            )
 
     def _take_back(self, model: LightningModule, outcome: Mapping[str, Any]) -> None:
         self.strategy._lightning_module = model
@@ -305,28 +363,25 @@ class _FitJob:
 
     def _place(self, settings: dict[str, Any], plugins: list[Any], world: World) -> dict[str, Any]:
         """Return the settings of this process's Trainer."""
+        settings = {**settings, "plugins": plugins}
+        precision = self.plan.precision
         if self.device is not None:
-            self.device.place(world.local_rank)
-            settings = {**settings, "plugins": plugins}
-            return _settle(settings, self.device, self.plan.precision, processes=world.world_size)
-        precision = _precision_settings(self.plan.precision)
-        return {
-            **settings,
+            local_rank, processes = world.local_rank, world.world_size
+            return _merge(settings, settings_for(self.device, precision, processes=processes, local_rank=local_rank))
+        settings |= {
             "accelerator": "cpu",
             # Lightning wants machines of one size. On the CPU it may take all processes for those of one machine.
             "devices": world.world_size,
             "strategy": DDPStrategy(process_group_backend="gloo"),
-            "plugins": [*plugins, *precision.pop("plugins", [])],
-            **precision,
         }
+        return _merge(settings, _cpu_precision(precision, "cpu"))
 
     def __call__(self, world: World) -> dict[str, Any] | None:
         environment = _OurProcesses(world)
         settings = {
             k: v for k, v in self.settings.items() if k not in ("accelerator", "devices", "num_nodes", "plugins")
         }
-        given = self.settings.get("plugins") or []
-        plugins = [*(given if isinstance(given, (list, tuple)) else [given]), environment]
+        plugins = [*_as_list(self.settings.get("plugins")), environment]
         trainer = LightningTrainer(num_nodes=1, **self._place(settings, plugins, world))
         trainer.fit(self.model, *self.args, **self.kwargs)
         if not world.is_first:
@@ -352,18 +407,24 @@ def _describe(device: Device, precision: str | int) -> dict[str, Any]:
     }
 
 
-def _settle(lightning: dict[str, Any], device: Device, precision: Precision, *, processes: int) -> dict[str, Any]:
-    """Return Lightning's settings with those of a device of ours."""
-    ours = settings_for(device, precision, processes=processes)
-    given = lightning.get("plugins") or []
-    plugins = [*(given if isinstance(given, (list, tuple)) else [given]), *ours.pop("plugins")]
-    if precision is not Precision.BF16:
-        ours["precision"] = _LIGHTNING_NAMES[precision]
+def _merge(lightning: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+    """Return Lightning's settings with ours, and the plugins of both."""
+    plugins = [*_as_list(lightning.get("plugins")), *ours.pop("plugins", [])]
     return {**lightning, **ours, "plugins": plugins}
 
 
-def _precision_settings(precision: Precision) -> dict[str, Any]:
-    if precision is Precision.FP16:
-        # Asked for "16-mixed" on a CPU, Lightning would compute in bf16. Its own plugin, handed over, does not.
-        return {"plugins": [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))]}
+def _cpu_precision(precision: Precision, accelerator: Any) -> dict[str, Any]:
+    """Return what gives Lightning a precision on the CPU, or on an accelerator that only it knows."""
+    if accelerator in ("cpu", "auto"):
+        return precision_settings(precision, catalogue.load("device", "cpu")())
     return {"precision": _LIGHTNING_NAMES[precision]}
+
+
+def _add_callback(settings: dict[str, Any], callback: Callback) -> None:
+    settings["callbacks"] = [*_as_list(settings.get("callbacks")), callback]
+
+
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]

@@ -27,6 +27,7 @@ class Device(Protocol):
         static_shapes: whether each new shape costs a compilation: shapes should be few and come again.
         most_sizes: how many input sizes a training may change between; None for any number.
         copies_buffers: whether processes may copy each other's buffers (batch-norm statistics) at every step.
+        reduces_int64: whether the collective adds up whole numbers of 64 bits.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Device(Protocol):
     static_shapes: bool = False
     most_sizes: int | None = None
     copies_buffers: bool = True
+    reduces_int64: bool = True
 
     # What there is.
 
@@ -65,8 +67,13 @@ class Device(Protocol):
         """Return the torch device of a process, and make it the current one."""
         ...
 
-    def working(self, precision: Precision) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Return the context of a run: settings of the whole process, put back at its end."""
+    def working(self, precision: Precision, *, tune: bool = True) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Return the context of a run: settings of the whole process, put back at its end.
+
+        Args:
+            precision: what the run computes in.
+            tune: whether the device may try which kernels are quickest.
+        """
         return nullcontext()
 
     def join_group(self, place: torch.device, timeout: timedelta) -> None:  # noqa: ARG002

@@ -88,11 +88,11 @@ class CudaDevice(Device):
         return device
 
     @contextmanager
-    def working(self, precision: Precision) -> Iterator[None]:  # noqa: ARG002 - TF32 is off in all of them
+    def working(self, precision: Precision, *, tune: bool = True) -> Iterator[None]:  # noqa: ARG002 - TF32 is off in all
         """Keep TF32 off and let cuDNN try which kernels are quickest, until the end of the run."""
         cudnn: Any = torch.backends.cudnn
         benchmark, tf32 = cudnn.benchmark, _read_tf32()
-        cudnn.benchmark = True
+        cudnn.benchmark = tune or benchmark
         if tf32 is not None:
             _set_tf32(False)
         try:

@@ -38,6 +38,7 @@ class HpuDevice(Device):
     static_shapes = True
     most_sizes = 4  # times two phases are eight graphs of the loss, which is as many as the compiler keeps
     copies_buffers = False
+    reduces_int64 = False
 
     def __init__(self, options: DeviceOptions | None = None) -> None:
         self._options = options or DeviceOptions()

@@ -29,6 +29,8 @@ using c10::StorageImpl;
 using c10::Stream;
 
 std::atomic<int64_t> host_reads{0};  // the backward pass runs in a thread of its own
+std::atomic<int64_t> waits{0};
+std::atomic<int64_t> averages{0};
 thread_local DeviceIndex current_device = 0;
 
 DeviceIndex count_devices() {
@@ -66,10 +68,22 @@ Storage share(const Storage& storage, Device device, c10::Allocator* grow_with) 
   return Storage(Storage::use_byte_size_t(), storage.nbytes(), std::move(data), grow_with, /*resizable=*/true);
 }
 
-Tensor make(Storage storage, c10::DispatchKey key, const Tensor& like) {
-  Tensor made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), like.dtype());
+Tensor shape(Tensor made, const Tensor& like) {
   made.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
   return made;
+}
+
+Tensor make(Storage storage, c10::DispatchKey key, const Tensor& like) {
+  return shape(
+      at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), like.dtype()), like);
+}
+
+// In inference mode too, a view is what its original is: an ordinary tensor, or one without a version counter.
+Tensor make_view(const Tensor& original, const Tensor& like) {
+  return shape(
+      at::detail::make_tensor<c10::TensorImpl>(
+          c10::TensorImpl::VIEW, Storage(original.storage()), original.key_set(), like.dtype()),
+      like);
 }
 
 // CPU tensors over the memory of the HPU tensors of one operation, and the way back.
@@ -83,7 +97,7 @@ class Crossing {
     auto found = host_.find(key);
     if (found == host_.end()) {
       found = host_.emplace(key, share(tensor.storage(), at::kCPU, c10::GetCPUAllocator())).first;
-      device_.emplace(found->second.unsafeGetStorageImpl(), tensor.storage());
+      originals_.emplace(found->second.unsafeGetStorageImpl(), tensor);
     }
     Tensor alias = make(found->second, c10::DispatchKey::CPU, tensor);
     pairs_.emplace_back(tensor, alias);
@@ -100,6 +114,10 @@ class Crossing {
       }
     }
     StorageImpl* key = tensor.storage().unsafeGetStorageImpl();
+    auto original = originals_.find(key);
+    if (original != originals_.end()) {
+      return make_view(original->second, tensor);
+    }
     auto found = device_.find(key);
     if (found == device_.end()) {
       Storage shared = share(tensor.storage(), Device(DeviceType::HPU, current_device), &allocator);
@@ -126,6 +144,7 @@ class Crossing {
 
  private:
   std::unordered_map<StorageImpl*, Storage> host_;
+  std::unordered_map<StorageImpl*, Tensor> originals_;
   std::unordered_map<StorageImpl*, Storage> device_;
   std::vector<std::pair<Tensor, Tensor>> pairs_;
 };
@@ -155,6 +174,9 @@ bool waits_for_device(const std::string& name, const torch::jit::Stack& stack, s
   }
   if (name == "aten::index" || name == "aten::index_put_" || name == "aten::_index_put_impl_") {
     return reads_a_mask(stack[first + 1]);
+  }
+  if (name == "aten::repeat_interleave") {
+    return stack[first + 1].isNone();  // the output's size was not told
   }
   return false;
 }
@@ -319,6 +341,7 @@ TORCH_LIBRARY_IMPL(aten, AutocastHPU, m) {
 
 // What the plugin's own operators look like.
 void average(at::TensorList model, at::TensorList ema, const Tensor& decay) {
+  ++averages;
   Crossing crossing;
   const double keep = crossing.to_host(decay).item<float>();
   for (size_t i = 0; i < model.size(); ++i) {
@@ -328,6 +351,18 @@ void average(at::TensorList model, at::TensorList ema, const Tensor& decay) {
 
 int64_t count_host_reads() {
   return host_reads;
+}
+
+int64_t count_averages() {
+  return averages;
+}
+
+int64_t count_waits() {
+  return waits;
+}
+
+void wait_for_device() {
+  ++waits;
 }
 
 // A CPU tensor over the same memory, for the collectives.
@@ -342,6 +377,9 @@ TORCH_LIBRARY(hpu, m) {
 
 TORCH_LIBRARY(simulated_hpu, m) {
   m.def("host_reads() -> int", &count_host_reads);
+  m.def("averages() -> int", &count_averages);
+  m.def("waits() -> int", &count_waits);
+  m.def("wait() -> ()", &wait_for_device);
   m.def("host_alias(Tensor tensor) -> Tensor", &host_alias);
 }
 

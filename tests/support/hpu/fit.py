@@ -1,4 +1,4 @@
-"""`python -m support.hpu.fit OUT ACCELERATOR PROCESSES PRECISION`: fits a small model and writes its weights."""
+"""`python -m support.hpu.fit OUT ACCELERATOR PROCESSES PRECISION`: fits, validates and predicts with a small model."""
 
 import sys
 from pathlib import Path
@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from boxwright.accel.trainer import Trainer
+from boxwright.devices.options import DeviceOptions
 
 
 def main() -> None:
@@ -20,11 +21,18 @@ def main() -> None:
     )
     trainer = Trainer(
         num_processes=int(processes), accelerator=accelerator, precision=precision, max_epochs=2, logger=False,
+        device_options=DeviceOptions(lazy=True) if accelerator == "hpu" else None,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(module, DataLoader(data, batch_size=4), DataLoader(data, batch_size=8))
     state = {key: value.detach().cpu() for key, value in model.state_dict().items()}
-    torch.save({"weights": state, "loss": float(trainer.callback_metrics["val/loss"])}, Path(out))
+    found = {"weights": state, "loss": float(trainer.callback_metrics["val/loss"])}
+    (scores,) = trainer.validate(module, DataLoader(data, batch_size=8), verbose=False)
+    predicted = trainer.predict(module, DataLoader(data, batch_size=8))
+    assert predicted is not None
+    found |= {"validated": scores["val/loss"], "predicted": torch.cat(predicted).float().cpu()}  # type: ignore[arg-type]
+    found |= {"where": str(trainer.strategy.root_device), "plan": trainer.plan.lines()}
+    torch.save(found, Path(out))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ def device(_device: Any) -> Iterator[None]:
     yield
 
 
-def synchronize(_device: Any = None) -> None: ...
+def synchronize(_device: Any = None) -> None:
+    torch.ops.simulated_hpu.wait()
 
 
 def is_initialized() -> bool:
