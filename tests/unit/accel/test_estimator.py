@@ -147,6 +147,60 @@ def test_outputs_that_are_not_one_entry_a_sample_are_refused(answer: Any) -> Non
         estimator.predict(make_loader, batch_size=4)
 
 
+class Detector(nn.Module):
+    """Takes a list of images of different sizes and a list of targets, as torchvision's do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(1, 1)
+
+    def forward(self, images: Any, targets: Any = None) -> Any:
+        outputs = [self.net(image.mean().reshape(1)) for image in images]
+        if targets is None:
+            return outputs
+        return {"loss": torch.stack([(o - t["label"]) ** 2 for o, t in zip(outputs, targets, strict=True)]).mean()}
+
+
+def load_scenes(config: dict[str, Any], batch_size: int | None) -> DataLoader[Any]:
+    scenes: Any = [(torch.ones(3, 8, 8 + i), {"label": torch.tensor([float(i)])}) for i in range(10)]
+    return DataLoader(scenes, batch_size=batch_size, collate_fn=lambda samples: tuple(zip(*samples, strict=True)))
+
+
+def test_lists_of_images_are_counted_weighted_and_predicted_by_image() -> None:
+    estimator = make_estimator(model=lambda config: Detector(), loss=None, config={"lr": 0.0})
+    answer = estimator.get_model()([torch.ones(3, 2, 2)])[0].item()
+    expected = np.mean([(answer - i) ** 2 for i in range(10)])
+    stats = estimator.fit(load_scenes, batch_size=4)[0]
+    scored = estimator.evaluate(load_scenes, batch_size=4)
+    assert (stats["num_samples"], scored["num_samples"]) == (10, 10)
+    assert (stats["train_loss"], scored["loss"]) == pytest.approx((expected, expected), rel=1e-5)
+    assert len(estimator.predict(load_scenes, batch_size=4)) == 10
+
+
+def load_named(config: dict[str, Any], batch_size: int | None) -> list[dict[str, torch.Tensor]]:
+    x = make_set(10).tensors[0]
+    return [{"size": torch.tensor([4, 4, 4]), "x": part} for part in x.split(batch_size or 1)]
+
+
+def step_named(model: nn.Module, batch: dict[str, torch.Tensor]) -> Any:
+    outputs = model(batch["x"])
+    return outputs.square().mean(), outputs
+
+
+def test_the_number_of_samples_can_be_stated() -> None:
+    settings: dict[str, Any] = {"loss": None, "step": step_named}
+    assert make_estimator(**settings).predict(load_named, batch_size=4).shape == (10, 1), "as many as one tensor has"
+    estimator = make_estimator(**settings, count_samples=lambda batch: len(batch["x"]))
+    assert estimator.fit(load_named, batch_size=4)[0]["num_samples"] == 10
+    assert estimator.evaluate(load_named, batch_size=4)["num_samples"] == 10
+    assert estimator.predict(load_named, batch_size=4).shape == (10, 1)
+    for wrong in (-1, 2.5, torch.zeros(2)):
+        with pytest.raises(UsageError, match=r"count_samples\(batch\) returned"):
+            make_estimator(**settings, count_samples=lambda batch, wrong=wrong: wrong).evaluate(load_named)
+    with pytest.raises(UsageError, match=r"for a batch of 3 samples\..*count_samples"):
+        make_estimator(**settings, count_samples=lambda batch: 3).predict(load_named, batch_size=4)
+
+
 def test_accuracy_counts_and_merges() -> None:
     first, second = Accuracy(), Accuracy()
     first.update(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))

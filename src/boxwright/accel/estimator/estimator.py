@@ -57,6 +57,7 @@ class Estimator:
         scheduler_pace: SchedulerPace = "epoch",
         preprocess: Callable[[Any], Any] | None = None,
         step: Step | None = None,
+        count_samples: Callable[[Any], int] | None = None,
         backend: str | Launcher = "subprocess",
         config: Mapping[str, Any] | None = None,
         workers_per_node: int = 1,
@@ -81,6 +82,9 @@ class Estimator:
             preprocess: `preprocess(batch)` returns the batch that goes into the model, on the worker's device.
             step: `step(model, batch)` in place of forward and loss: returns (losses, outputs) or (losses, outputs,
                 targets), in `fit`, `evaluate` and `predict`. Call `model(...)` itself, not a method of it.
+            count_samples: `count_samples(batch)` returns how many samples a batch has, after `preprocess`, where its
+                form does not show it. Without it that is the first length of the batch's first tensor, or the length
+                of the list that a tuple begins with.
             backend: what starts the workers: "subprocess", "spawn", "ray" or "spark", or a launcher with settings.
             config: what the creators are given; each worker has its own copy.
             workers_per_node: how many workers for each machine; all its cores are shared out among them.
@@ -132,6 +136,7 @@ class Estimator:
             scheduler_pace=scheduler_pace,
             preprocess=preprocess,
             step=step,
+            count_samples=count_samples,
             config=dict(config or {}),
             seed=seed,
         )

@@ -141,7 +141,8 @@ class _Fitting:
         for batch in in_step(self._nano, self._loader):
             self._run.batch, self._run.result = self._job.blueprint.prepare(batch), None
             self._call("before_iteration")
-            result = run_step(self._step, self._model, self._run.batch)
+            samples = self._job.blueprint.count(self._run.batch)
+            result = run_step(self._step, self._model, self._run.batch, samples)
             if "loss" not in result.losses:
                 raise UsageError(
                     "There is no loss to train on. Give from_torch() a loss or a step(model, batch) that returns "
