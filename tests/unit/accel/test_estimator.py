@@ -1,17 +1,18 @@
 """The Estimator in this process: what it refuses, saves, loads and gives back."""
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.estimation import assert_same_weights, make_estimator, make_loader, make_set, train_plainly
+from support.estimation import SAMPLES, Diary, assert_same_weights, make_estimator, make_loader, make_set, train_plainly
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
-from boxwright.accel.estimator import Accuracy, Estimator
+from boxwright.accel.estimator import Accuracy, Estimator, Sharded
 from boxwright.accel.estimator.metrics import name_metrics
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.launchers.subprocess_ import SubprocessLauncher
@@ -249,12 +250,43 @@ def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any
         (DataLoader(make_set()), {"batch_size": 4}, "has its own"),
         (3, {"batch_size": 4}, "data is a int"),
         (lambda config, batch_size: 3, {}, "creator returned a int"),
+        (make_loader, {}, "would give single samples. Give a batch_size"),
         (lambda config, batch_size: [], {}, "gave no batch"),
     ],
 )
 def test_data_and_settings_that_do_not_fit_are_refused(data: Any, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make_estimator().fit(data, **settings)
+
+
+class Halves(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return zip(*(tensor.split(11) for tensor in make_set().tensors), strict=True)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        lambda config, batch_size: DataLoader(Halves(), batch_size=batch_size),
+        lambda config, batch_size: Sharded(DataLoader(list(Halves()), batch_size=batch_size)),
+        lambda config, batch_size: DataLoader(
+            make_set(), batch_size=None, sampler=BatchSampler(SequentialSampler(make_set()), 11, drop_last=False)
+        ),
+        DataLoader(list(Halves()), batch_size=None),
+    ],
+    ids=["iterable", "sharded", "sampler of batches", "loader"],
+)
+def test_data_that_comes_in_whole_batches_needs_no_batch_size(data: Any) -> None:
+    assert make_estimator().evaluate(data)["num_samples"] == SAMPLES
+
+
+def test_validation_without_batches_is_refused_before_the_training(tmp_path: Path) -> None:
+    loader = DataLoader(make_set(), batch_size=4)
+    with pytest.raises(UsageError, match="validation_batch_size for validation_data"):
+        make_estimator().fit(loader, validation_data=make_loader, callbacks=[Diary(tmp_path)])
+    assert list(tmp_path.iterdir()) == [], "nothing was trained"
+    stats = make_estimator().fit(loader, validation_data=make_loader, validation_batch_size=4)
+    assert stats[0]["val_num_samples"] == SAMPLES
 
 
 def test_training_without_a_loss_or_an_optimizer_is_refused() -> None:

@@ -182,7 +182,7 @@ class Estimator:
             data: `creator(config, batch_size)`, called in every worker with its part of the batch size; a DataLoader;
                 a Spark DataFrame, Ray Dataset, pyarrow Table, or a path or URL of parquet files.
             epochs: how many more.
-            batch_size: samples of one step over all workers. A creator may be given None; a loader has its own.
+            batch_size: samples of one step over all workers. A loader, or a creator that chooses its own, needs none.
             validation_data: scored after each epoch; of any of these kinds.
             validation_batch_size: samples of one forward pass there; by default one worker's part of `batch_size`.
             callbacks: called in every worker around the run, each epoch and each iteration.

@@ -13,7 +13,7 @@ from boxwright.accel.estimator.blueprint import Blueprint
 from boxwright.accel.estimator.callbacks import Callback, Run
 from boxwright.accel.estimator.metrics import WeightedMean, gather
 from boxwright.accel.estimator.scoring import score
-from boxwright.accel.estimator.sources import Source, in_step
+from boxwright.accel.estimator.sources import CreatorSource, Source, in_step
 from boxwright.accel.estimator.state import State, to_cpu
 from boxwright.accel.estimator.step import run_step
 from boxwright.accel.loaders import seeded
@@ -74,6 +74,8 @@ class _Fitting:
         self._model, self._optimizer = nano.setup(model, optimizer)
         nano.load_scaler_state(begin.scaler)
         self._loader = job.data.open_training(nano, self._config)
+        if isinstance(job.validation, CreatorSource):
+            job.validation.check(self._config)
         self._step = blueprint.make_step(self._config, nano.to_device)
         self._state = begin
         self._run = Run(
