@@ -113,6 +113,19 @@ def test_checkpoints_may_lie_at_a_url(tmp_path: Path) -> None:
         make_estimator(model_dir="nowhere://x").fit(make_loader, epochs=1, batch_size=4)
 
 
+def test_weights_may_lie_at_a_url(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/far/weights.pt"
+    estimator = make_estimator()
+    with pytest.raises(CheckpointError, match="The weights 'file://"):
+        estimator.load(url)
+    estimator.fit(make_loader, epochs=1, batch_size=4)
+    assert estimator.save(url) == url
+    assert (tmp_path / "far" / "weights.pt").is_file()
+    other = make_estimator()
+    other.load(url)
+    assert_same_weights(other.get_state_dict(), estimator.get_state_dict(), bound=0)
+
+
 def test_a_rate_on_a_plateau_follows_the_validation_loss() -> None:
     def plateau(optimizer: Any, config: dict[str, Any]) -> Any:
         return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=10.0, threshold_mode="abs")

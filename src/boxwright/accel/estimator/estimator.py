@@ -20,7 +20,7 @@ from boxwright.accel.estimator.scoring import ScoreJob, evaluate, predict
 from boxwright.accel.estimator.state import State, read_weights, to_cpu
 from boxwright.accel.estimator.step import Step
 from boxwright.accel.nano import TorchNano
-from boxwright.accel.places import has_file, is_folder, locate
+from boxwright.accel.places import has_file, is_folder, is_url, locate, to_write
 from boxwright.accel.plan import Plan
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.launchers.base import Launcher
@@ -274,28 +274,30 @@ class Estimator:
         copied: dict[str, Any] = to_cpu(dict(weights))
         return copied
 
-    def save(self, path: str | Path) -> Path:
-        """Write the weights to a file that `load` and `torch.load` read; return its path.
+    def save(self, path: str | Path) -> str | Path:
+        """Write the weights to a file that `load` and `torch.load` read, or to a URL; return its path.
 
         Raises:
             CheckpointError: it could not be written.
         """
-        save_checkpoint(Path(path), self.get_state_dict())
-        return Path(path)
+        weights = self.get_state_dict()
+        with to_write(locate(path)) as file:
+            save_checkpoint(file, weights)
+        return path if is_url(str(path)) else Path(path)
 
     def load(self, path: str | Path) -> None:
-        """Take weights from a file of `save`, `save_checkpoint` or `torch.save`; training begins anew with them.
+        """Take weights from a file or URL of `save`, `save_checkpoint` or `torch.save`; training begins anew.
 
         Raises:
             CheckpointError: they can't be read, or are another model's.
         """
         self._check_open()
-        weights = read_weights(Path(path))
+        weights = read_weights(locate(path))
         self._blueprint.make_model(weights, self._blueprint.copy_config())
         self._state = State(model=weights)
 
     def save_checkpoint(self, path: str | Path) -> str | Path:
-        """Write all that training needs to go on: weights, optimizer, scheduler, counters; return the path.
+        """Write all that training needs to go on to a file or URL: weights, optimizer, scheduler, counters; return it.
 
         Raises:
             CheckpointError: it could not be written.
