@@ -257,7 +257,8 @@ class Estimator:
             feature_cols: the columns that are the model's inputs, for tables.
 
         Raises:
-            UsageError: arguments that contradict each other, or outputs that are not one entry a sample.
+            UsageError: arguments that contradict each other, outputs that are not one entry a sample, or a table that
+                has a column of that name already.
             WorkerError: a worker failed.
         """
         outputs = self._score(predict, data, batch_size, (feature_cols, None))
