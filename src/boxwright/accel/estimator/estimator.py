@@ -94,7 +94,8 @@ class Estimator:
             cache_dir: where tables are written for the workers: a folder or URL that all of them can read.
             max_restarts: how often all workers start again after one died; 2 by default.
             seed: of the weights and the order of samples.
-            **settings: more of `TorchNano`: precision, device, channels_last, cpu_for_each_process, …
+            **settings: more of `TorchNano`: precision, device, channels_last, cpu_for_each_process, …;
+                find_unused_parameters=True for a model that leaves parameters out in some steps.
 
         Raises:
             UsageError: settings contradict each other.

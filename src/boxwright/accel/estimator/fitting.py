@@ -151,6 +151,7 @@ class _Fitting:
                     "(losses, outputs), or let the model return its loss."
                 )
             self._nano.backward(result.losses["loss"])
+            self._check_all_used()
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
             self._step_scheduler("iteration", {})
@@ -183,6 +184,19 @@ class _Fitting:
             self._scheduler.step(metrics.get("val_loss", metrics["train_loss"]))
         else:
             self._scheduler.step()
+
+    def _check_all_used(self) -> None:
+        """Refuse parameters without a gradient: waiting for them, torch would not share those of their neighbours."""
+        parallel: Any = self._model._module
+        if getattr(parallel, "find_unused_parameters", True):  # it copes with them, or there is one worker
+            return
+        unused = [name for name, p in parallel.module.named_parameters() if p.requires_grad and p.grad is None]
+        if unused:
+            raise UsageError(
+                f"The parameter {unused[0]!r} got no gradient in this step ({len(unused)} in all did not), so workers "
+                "can't share theirs. If the model leaves parameters out, give from_torch() "
+                "find_unused_parameters=True, or keep them from being trained with requires_grad_(False)."
+            )
 
     def _check_same_weights(self) -> None:
         """Refuse to go on when workers have different weights: their gradients were never shared."""
