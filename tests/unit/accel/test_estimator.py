@@ -12,7 +12,7 @@ from support.estimation import SAMPLES, Diary, assert_same_weights, make_estimat
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
-from boxwright.accel.estimator import Accuracy, Estimator, Sharded
+from boxwright.accel.estimator import Accuracy, Callback, Estimator, Sharded
 from boxwright.accel.estimator.metrics import name_metrics
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.launchers.subprocess_ import SubprocessLauncher
@@ -244,6 +244,15 @@ def test_metrics_without_a_name_or_a_form_are_refused() -> None:
         ({"backend": "rey"}, "Did you mean 'ray'"),
         ({"num_nodes": 2}, "starts its workers on this machine"),
         ({"max_restarts": 2}, "can't start itself again"),
+        ({"max_restarts": "2", "workers_per_node": 2}, "max_restarts='2' is not possible. Use a whole number"),
+        ({"workers_per_node": None}, "workers_per_node=None is not possible. Use a whole number of at least 1"),
+        ({"workers_per_node": 0}, "workers_per_node=0 is not possible"),
+        ({"num_nodes": 1.5}, "num_nodes=1.5 is not possible"),
+        ({"backend": None}, "backend=None is no launcher. Give the name of one: subprocess, spawn, ray or spark"),
+        ({"backend": SubprocessLauncher}, "is no launcher"),
+        ({"preprocess": 3}, "preprocess is a int. Give a function"),
+        ({"step": 3}, "step is a int. Give a function"),
+        ({"count_samples": 3}, "count_samples is a int. Give a function"),
         ({"backend": SubprocessLauncher(), "workers_per_node": 2, "max_restarts": 2}, "restart=Restart"),
     ],
 )
@@ -256,7 +265,27 @@ def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any
     ("data", "settings", "message"),
     [
         (make_loader, {"batch_size": 4, "epochs": 0}, "epochs=0"),
+        (make_loader, {"batch_size": 4, "epochs": "2"}, "epochs='2' is not possible. Use a whole number of at least 1"),
+        (make_loader, {"batch_size": 4, "epochs": 1.5}, "epochs=1.5"),
+        (make_loader, {"batch_size": 4, "epochs": True}, "epochs=True"),
         (make_loader, {"batch_size": 0}, "batch_size=0"),
+        (make_loader, {"batch_size": "8"}, "batch_size='8' is not possible. Use a whole number of at least 1"),
+        (
+            make_loader,
+            {"batch_size": 4, "validation_data": make_loader, "validation_batch_size": 2.0},
+            "validation_batch_size=2.0",
+        ),
+        (
+            make_loader,
+            {"batch_size": 4, "callbacks": [print]},
+            r"callbacks\[0\] is a builtin_function.*class that inherits",
+        ),
+        (
+            make_loader,
+            {"batch_size": 4, "callbacks": [Callback]},
+            r"callbacks\[0\] is a class. Give an object: Callback\(",
+        ),
+        (make_loader, {"batch_size": 4, "callbacks": Callback()}, "callbacks is a Callback. Give a list"),
         (make_loader, {"batch_size": 4, "feature_cols": ["x"]}, "are for tables"),
         (make_loader, {"batch_size": 4, "shuffle": True}, "shuffle=True is for tables"),
         (make_loader, {"batch_size": 4, "validation_batch_size": 4}, "needs validation_data"),
@@ -300,6 +329,14 @@ def test_validation_without_batches_is_refused_before_the_training(tmp_path: Pat
     assert list(tmp_path.iterdir()) == [], "nothing was trained"
     stats = make_estimator().fit(loader, validation_data=make_loader, validation_batch_size=4)
     assert stats[0]["val_num_samples"] == SAMPLES
+
+
+def test_a_batch_size_that_can_not_be_is_refused_in_scoring_too() -> None:
+    for wrong in (0, "8"):
+        with pytest.raises(UsageError, match=f"batch_size={wrong!r} is not possible"):
+            make_estimator().evaluate(make_loader, batch_size=wrong)  # type: ignore[arg-type]
+    stats = make_estimator().fit(make_loader, epochs=np.int64(1), batch_size=np.int64(4))  # type: ignore[arg-type]
+    assert len(stats) == 1, "a whole number of numpy's is one"
 
 
 def test_training_without_a_loss_or_an_optimizer_is_refused() -> None:

@@ -12,6 +12,7 @@ from boxwright.accel.checkpoint import save_checkpoint
 from boxwright.accel.estimator.backend import choose_launcher
 from boxwright.accel.estimator.blueprint import Blueprint, SchedulerPace
 from boxwright.accel.estimator.callbacks import Callback
+from boxwright.accel.estimator.checks import check_callbacks, check_count
 from boxwright.accel.estimator.fitting import FitJob, fit
 from boxwright.accel.estimator.intake import Intake
 from boxwright.accel.estimator.logs import Levels, run_with_levels
@@ -124,6 +125,9 @@ class Estimator:
                 raise UsageError(
                     f"{name} is a {type(value).__name__}. Give a function that makes it: every worker builds its own."
                 )
+        for name, function in (("preprocess", preprocess), ("step", step), ("count_samples", count_samples)):
+            if function is not None and not callable(function):
+                raise UsageError(f"{name} is a {type(function).__name__}. Give a function.")
         if loss is not None and step is not None:
             raise UsageError("loss and step: a step returns its own losses. Give one of them.")
         if scheduler_pace not in ("epoch", "iteration"):
@@ -141,9 +145,11 @@ class Estimator:
             config=dict(config or {}),
             seed=seed,
         )
+        num_nodes = check_count("num_nodes", num_nodes)
+        workers = check_count("workers_per_node", workers_per_node) * num_nodes
         nano = TorchNano(
-            num_processes=workers_per_node * num_nodes,
-            strategy=choose_launcher(backend, workers_per_node * num_nodes, num_nodes, max_restarts),
+            num_processes=workers,
+            strategy=choose_launcher(backend, workers, num_nodes, max_restarts),
             seed=seed,
             **settings,
         )
@@ -186,7 +192,8 @@ class Estimator:
             batch_size: samples of one step over all workers. A loader, or a creator that chooses its own, needs none.
             validation_data: scored after each epoch; of any of these kinds.
             validation_batch_size: samples of one forward pass there; by default one worker's part of `batch_size`.
-            callbacks: called in every worker around the run, each epoch and each iteration.
+            callbacks: objects of `boxwright.accel.estimator.Callback`, called in every worker around the run, each
+                epoch and each iteration.
             feature_cols: the columns that are the model's inputs, for tables.
             label_cols: the columns that are the targets, for tables.
             shuffle: whether the rows of a table come in a new order each epoch; they do by default.
@@ -196,15 +203,17 @@ class Estimator:
             WorkerError: a worker failed; what it raised is shown whole, with its rank.
         """
         self._check_open()
-        if epochs < 1:
-            raise UsageError(f"epochs={epochs!r} is not possible. Ask for at least 1.")
+        epochs = check_count("epochs", epochs)
+        called = check_callbacks(callbacks)
         columns = (feature_cols, label_cols)
         workers = self.plan.processes
         source = self._intake.for_training(data, batch_size, workers, columns, shuffle=shuffle)
         validation = None
         if validation_data is not None:
             size = validation_batch_size
-            if size is None and batch_size is not None and not self._intake.has_batches(validation_data):
+            if size is not None:
+                size = check_count("validation_batch_size", size)
+            elif batch_size is not None and not self._intake.has_batches(validation_data):
                 size = batch_size // workers
             validation = self._intake.for_scoring(validation_data, size, columns)
         elif validation_batch_size is not None:
@@ -214,7 +223,7 @@ class Estimator:
             data=source,
             validation=validation,
             epochs=self._state.epoch + epochs,
-            callbacks=tuple(callbacks),
+            callbacks=called,
             state=State(**{name: getattr(self._state, name) for name in State.__slots__ if name != "stats"}),
             checkpoint=None if self._model_dir is None else locate(self._model_dir, _LAST),
             run=uuid4().hex,

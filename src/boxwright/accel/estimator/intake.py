@@ -6,6 +6,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from boxwright.accel.estimator.checks import check_count
 from boxwright.accel.estimator.sources import CreatorSource, LoaderSource, Source, divide_batch
 from boxwright.core import catalogue
 from boxwright.core.errors import UsageError
@@ -29,13 +30,13 @@ class Intake:
         Raises:
             UsageError: the arguments do not fit the kind of data.
         """
+        part = None if batch_size is None else divide_batch(check_count("batch_size", batch_size), workers)
         if _is_table(data):
-            size = divide_batch(_need_batch_size(batch_size), workers)
+            size = _need_batch_size(part)
             table: Source = self._open_tables().source(data, size, columns, shuffle=shuffle is not False)
             return table
         if shuffle is not None:
             raise UsageError(f"shuffle={shuffle!r} is for tables. A loader or creator decides on the order itself.")
-        part = None if batch_size is None else divide_batch(batch_size, workers)
         return self._from_code(data, part, columns)
 
     def for_scoring(self, data: Any, batch_size: int | None, columns: Columns, *, whole_rows: bool = False) -> Source:
@@ -44,6 +45,8 @@ class Intake:
         Raises:
             UsageError: the arguments do not fit the kind of data.
         """
+        if batch_size is not None:
+            batch_size = check_count("batch_size", batch_size)
         if _is_table(data):
             size = _need_batch_size(batch_size)
             table: Source = self._open_tables().source(data, size, columns, whole_rows=whole_rows)
@@ -90,8 +93,6 @@ class Intake:
 def _need_batch_size(batch_size: int | None) -> int:
     if batch_size is None:
         raise UsageError("A table needs a batch_size.")
-    if batch_size < 1:
-        raise UsageError(f"batch_size={batch_size!r} is not possible. Use at least 1.")
     return batch_size
 
 
