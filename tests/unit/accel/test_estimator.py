@@ -287,7 +287,7 @@ def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any
         ),
         (make_loader, {"batch_size": 4, "callbacks": Callback()}, "callbacks is a Callback. Give a list"),
         (make_loader, {"batch_size": 4, "feature_cols": ["x"]}, "are for tables"),
-        (make_loader, {"batch_size": 4, "shuffle": True}, "shuffle=True is for tables"),
+        (make_loader, {"batch_size": 4, "shuffle": True}, "shuffle=True is for tables and data sets"),
         (make_loader, {"batch_size": 4, "validation_batch_size": 4}, "needs validation_data"),
         (DataLoader(make_set()), {"batch_size": 4}, "has its own"),
         (3, {"batch_size": 4}, "data is a int"),
@@ -320,6 +320,21 @@ class Halves(IterableDataset[Any]):
 )
 def test_data_that_comes_in_whole_batches_needs_no_batch_size(data: Any) -> None:
     assert make_estimator().evaluate(data)["num_samples"] == SAMPLES
+
+
+def test_a_data_set_and_a_batch_size_are_enough() -> None:
+    data = make_set()
+    estimator = make_estimator()
+    stats = estimator.fit(data, epochs=2, batch_size=4, shuffle=False, validation_data=data)
+    assert_same_weights(estimator.get_state_dict(), train_plainly(2, 4, SAMPLES), bound=0)
+    assert stats[-1]["val_num_samples"] == estimator.evaluate(data, batch_size=5)["num_samples"] == SAMPLES
+    expected = estimator.get_model()(data.tensors[0]).detach().numpy()
+    np.testing.assert_allclose(estimator.predict(data, batch_size=5), expected, atol=1e-6)
+    shuffled = make_estimator()
+    shuffled.fit(data, epochs=2, batch_size=4)
+    assert not torch.equal(shuffled.get_state_dict()["0.weight"], estimator.get_state_dict()["0.weight"])
+    with pytest.raises(UsageError, match="A data set needs a batch_size"):
+        estimator.evaluate(data)
 
 
 def test_validation_without_batches_is_refused_before_the_training(tmp_path: Path) -> None:

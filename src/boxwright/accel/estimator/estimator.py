@@ -186,8 +186,9 @@ class Estimator:
         """Train for so many more epochs, and return the numbers of each, such as train_loss and val_loss.
 
         Args:
-            data: `creator(config, batch_size)`, called in every worker with its part of the batch size; a DataLoader;
-                a Spark DataFrame, Ray Dataset, pyarrow Table, or a path or URL of parquet files.
+            data: `creator(config, batch_size)`, called in every worker with its part of the batch size; a DataLoader,
+                or a Dataset that is sent to the workers; a Spark DataFrame, Ray Dataset, pyarrow Table, or a path or
+                URL of parquet files.
             epochs: how many more.
             batch_size: samples of one step over all workers. A loader, or a creator that chooses its own, needs none.
             validation_data: scored after each epoch; of any of these kinds.
@@ -196,7 +197,7 @@ class Estimator:
                 epoch and each iteration.
             feature_cols: the columns that are the model's inputs, for tables.
             label_cols: the columns that are the targets, for tables.
-            shuffle: whether the rows of a table come in a new order each epoch; they do by default.
+            shuffle: whether the rows of a table or data set come in a new order each epoch; they do by default.
 
         Raises:
             UsageError: arguments that contradict each other.
@@ -257,9 +258,9 @@ class Estimator:
     def predict(self, data: Any, *, batch_size: int | None = None, feature_cols: Sequence[str] | None = None) -> Any:
         """Return the outputs for the whole set in the order of the data.
 
-        From a creator or a loader: arrays, in a tuple or dict where the model has several outputs, or a list where it
-        gives one entry a sample. From a Spark DataFrame, a Ray Dataset or a pyarrow Table: the same with a column
-        `prediction`, or `prediction_<name>` for each of several outputs.
+        From a creator, a loader or a data set: arrays, in a tuple or dict where the model has several outputs, or a
+        list where it gives one entry a sample. From a Spark DataFrame, a Ray Dataset or a pyarrow Table: the same with
+        a column `prediction`, or `prediction_<name>` for each of several outputs.
 
         Args:
             data: as for `fit`; a target in its batches is left out.
