@@ -201,13 +201,17 @@ def step_named(model: nn.Module, batch: dict[str, torch.Tensor]) -> Any:
     return outputs.square().mean(), outputs
 
 
-def test_the_number_of_samples_can_be_stated() -> None:
+def test_the_number_of_samples_can_be_stated_and_a_doubt_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     settings: dict[str, Any] = {"loss": None, "step": step_named}
+    make_estimator(**settings).fit(load_named, epochs=2, batch_size=4, validation_data=load_named)
+    assert caplog.text.count("different lengths (size 3, x 4): it is counted as 3 samples") == 1
+    caplog.clear()
     assert make_estimator(**settings).predict(load_named, batch_size=4).shape == (10, 1), "as many as one tensor has"
     estimator = make_estimator(**settings, count_samples=lambda batch: len(batch["x"]))
     assert estimator.fit(load_named, batch_size=4)[0]["num_samples"] == 10
     assert estimator.evaluate(load_named, batch_size=4)["num_samples"] == 10
     assert estimator.predict(load_named, batch_size=4).shape == (10, 1)
+    assert "different lengths" not in caplog.text
     for wrong in (-1, 2.5, torch.zeros(2)):
         with pytest.raises(UsageError, match=r"count_samples\(batch\) returned"):
             make_estimator(**settings, count_samples=lambda batch, wrong=wrong: wrong).evaluate(load_named)

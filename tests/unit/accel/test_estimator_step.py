@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from boxwright.accel.estimator.samples import count_samples
 from boxwright.accel.estimator.step import (
     LossStep,
     OwnLossStep,
-    count_samples,
     forward_inputs,
     make_loss,
     name_losses,

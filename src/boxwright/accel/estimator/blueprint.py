@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from operator import index
 from typing import Any, Literal
 
 from torch import nn
 from torch.optim import Optimizer
 
-from boxwright.accel.estimator.step import LossStep, OwnLossStep, Step, count_samples, make_loss
+from boxwright.accel.estimator.samples import SampleCounter
+from boxwright.accel.estimator.step import LossStep, OwnLossStep, Step, make_loss
 from boxwright.accel.loaders import seeded
 from boxwright.core.errors import CheckpointError, UsageError
 
@@ -94,19 +94,6 @@ class Blueprint:
         """Return a batch as it goes into the step."""
         return batch if self.preprocess is None else self.preprocess(batch)
 
-    def count(self, batch: Any) -> int:
-        """Return how many samples a batch has, as the user says or as its form shows.
-
-        Raises:
-            UsageError: the user's function returned no number of samples.
-        """
-        if self.count_samples is None:
-            return count_samples(batch)
-        stated: Any = self.count_samples(batch)
-        try:
-            samples = index(stated)
-        except TypeError:
-            samples = -1
-        if samples < 0:
-            raise UsageError(f"count_samples(batch) returned {stated!r}. Return how many samples the batch has.")
-        return samples
+    def make_counter(self) -> SampleCounter:
+        """Return what counts the samples of batches."""
+        return SampleCounter(self.count_samples)

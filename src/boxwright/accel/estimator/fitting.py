@@ -77,6 +77,7 @@ class _Fitting:
         if isinstance(job.validation, CreatorSource):
             job.validation.check(self._config)
         self._step = blueprint.make_step(self._config, nano.to_device)
+        self._count = blueprint.make_counter()
         self._state = begin
         self._run = Run(
             nano=nano,
@@ -127,7 +128,8 @@ class _Fitting:
         metrics = self._collect(sums)
         if self._job.validation is not None:
             self._share_buffers()
-            scored = score(self._nano, self._job.blueprint, self._model.alone(), self._job.validation, self._config)
+            model = self._model.alone()
+            scored = score(self._nano, self._job.blueprint, model, self._job.validation, self._config, self._count)
             metrics |= {f"val_{name}": value for name, value in scored.items()}
         metrics = self._nano.broadcast(metrics)
         self._step_scheduler("epoch", metrics)
@@ -143,8 +145,7 @@ class _Fitting:
         for batch in in_step(self._nano, self._loader):
             self._run.batch, self._run.result = self._job.blueprint.prepare(batch), None
             self._call("before_iteration")
-            samples = self._job.blueprint.count(self._run.batch)
-            result = run_step(self._step, self._model, self._run.batch, samples)
+            result = run_step(self._step, self._model, self._run.batch, self._count(self._run.batch))
             if "loss" not in result.losses:
                 raise UsageError(
                     "There is no loss to train on. Give from_torch() a loss or a step(model, batch) that returns "

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from boxwright.accel.estimator.blueprint import Blueprint
 from boxwright.accel.estimator.metrics import Metrics, WeightedMean, gather
+from boxwright.accel.estimator.samples import SampleCounter
 from boxwright.accel.estimator.sources import Source
 from boxwright.accel.estimator.step import forward_inputs, run_step
 from boxwright.accel.loaders import seeded
@@ -31,7 +32,7 @@ def evaluate(nano: TorchNano, job: ScoreJob) -> dict[str, Any]:
     with seeded(job.blueprint.seed):
         config = job.blueprint.copy_config()
         model = _open_model(nano, job, config)
-        numbers = score(nano, job.blueprint, model, job.data, config)
+        numbers = score(nano, job.blueprint, model, job.data, config, job.blueprint.make_counter())
     return dict(nano.broadcast(numbers)) if nano.is_external else numbers
 
 
@@ -47,7 +48,12 @@ def predict(nano: TorchNano, job: ScoreJob) -> Any:
 
 
 def score(
-    nano: TorchNano, blueprint: Blueprint, model: nn.Module, data: Source, config: dict[str, Any]
+    nano: TorchNano,
+    blueprint: Blueprint,
+    model: nn.Module,
+    data: Source,
+    config: dict[str, Any],
+    count: SampleCounter,
 ) -> dict[str, Any]:
     """Return loss and metrics of the whole set in the first worker, an empty dict in the others."""
     step = blueprint.make_step(config, nano.to_device)
@@ -58,7 +64,7 @@ def score(
     with torch.no_grad():
         for _, raw in data.open_whole(nano, config):
             batch = blueprint.prepare(raw)
-            result = run_step(step, model, batch, blueprint.count(batch))
+            result = run_step(step, model, batch, count(batch))
             samples += result.samples
             for name, value in result.losses.items():
                 losses.setdefault(name, WeightedMean()).add(float(value), result.samples)
@@ -88,6 +94,7 @@ def _predict_batches(
     nano: TorchNano, job: ScoreJob, model: nn.Module, config: dict[str, Any]
 ) -> Iterator[tuple[int, Any]]:
     blueprint = job.blueprint
+    count = blueprint.make_counter()
     with torch.inference_mode():
         for number, raw in job.data.open_whole(nano, config):
             batch = blueprint.prepare(raw)
@@ -95,10 +102,10 @@ def _predict_batches(
                 outputs = run_step(blueprint.step, model, batch).outputs
             else:
                 outputs = forward_inputs(model, batch)
-            yield number, _to_arrays(outputs, _count_entries(blueprint, batch, outputs))
+            yield number, _to_arrays(outputs, _count_entries(blueprint, count, batch, outputs))
 
 
-def _count_entries(blueprint: Blueprint, batch: Any, outputs: Any) -> int:
+def _count_entries(blueprint: Blueprint, count: SampleCounter, batch: Any, outputs: Any) -> int:
     """Return how many entries each output must have: one for each sample.
 
     A dict does not say which of its values have one entry a sample. Outputs that agree with each other and with one of
@@ -108,7 +115,7 @@ def _count_entries(blueprint: Blueprint, batch: Any, outputs: Any) -> int:
         found = set(_lengths(outputs))
         if len(found) == 1 and found & set(_lengths(batch)) - {None}:
             return found.pop() or 0
-    return blueprint.count(batch)
+    return count(batch)
 
 
 def _lengths(values: Any) -> Iterator[int | None]:

@@ -1,14 +1,14 @@
 """What happens with one batch: inputs, forward, losses, and what metrics compare outputs with."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from inspect import Parameter, signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
+from boxwright.accel.estimator.samples import count_samples
 from boxwright.core.errors import UsageError
 
 Step = Callable[[nn.Module, Any], Any]
@@ -178,44 +178,6 @@ def count_required(function: Callable[..., Any]) -> int:
         return 2
     kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     return sum(p.kind in kinds and p.default is Parameter.empty for p in parameters)
-
-
-def count_samples(batch: Any) -> int:
-    """Return how many samples a batch has: the first length of its first tensor.
-
-    Of a tuple that begins with a list, as detectors take their images, it is the length of that list.
-
-    Example:
-        >>> count_samples((torch.zeros(4, 3), torch.zeros(4)))
-        4
-        >>> count_samples(([torch.zeros(3, 8, 8), torch.zeros(3, 8, 9)], [{"boxes": torch.zeros(0, 4)}] * 2))
-        2
-    """
-    if isinstance(batch, list | tuple) and batch and _is_list(batch[0]) and not _is_nested(batch):
-        return len(batch[0])
-    for leaf in tree_leaves(batch):
-        if getattr(leaf, "shape", ()):
-            return int(leaf.shape[0])
-    return len(batch) if hasattr(batch, "__len__") else 1
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple) and not hasattr(value, "_fields")
-
-
-def _is_nested(batch: Sequence[Any]) -> bool:
-    """Return whether a batch begins with a list of inputs, each for all samples, and not with a list of samples.
-
-    Inputs have as many entries as the tensors beside their list. Where there are none beside it, only what torch's own
-    collation may have made is taken for inputs: lists of tensors within a list.
-    """
-    beside = [part for part in batch if hasattr(part, "shape")]
-    if not beside and not (type(batch) is list and all(type(part) is list for part in batch)):
-        return False
-    if any(isinstance(one, Mapping) for part in batch if _is_list(part) for one in part):
-        return False
-    lengths = {tuple(getattr(leaf, "shape", ()))[:1] for leaf in tree_leaves([batch[0], beside or list(batch)])}
-    return len(lengths) == 1 and () not in lengths
 
 
 def find_targets(batch: Any) -> Any:
