@@ -224,7 +224,7 @@ def load_pairs(config: dict[str, Any], batch_size: int | None) -> DataLoader[Any
 
 def test_a_loader_with_a_batch_sampler_and_no_batch_size_works() -> None:
     estimator = make_estimator(**TWO)
-    live = DataLoader(make_set(10), batch_sampler=Pairs(10))
+    live = DataLoader(make_set(10), batch_sampler=BatchSampler(SequentialSampler(range(10)), 2, drop_last=False))
     assert live.batch_size is None
     stats = [estimator.fit(data, epochs=1)[0] for data in (load_pairs, live)]
     assert [s["num_samples"] for s in stats] == [12, 12], "5 batches for 2 workers: one comes again"
@@ -323,8 +323,19 @@ class StopSecond(Callback):
             run.stop()
 
 
-def test_any_worker_may_stop_the_training() -> None:
-    estimator = make_estimator(**TWO)
+class SpareHead(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = make_model({})
+        self.spare = nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.net(x)
+        return outputs
+
+
+def test_any_worker_may_stop_the_training_also_of_a_model_that_leaves_parameters_out() -> None:
+    estimator = make_estimator(**TWO, model=lambda config: SpareHead(), find_unused_parameters=True)
     assert len(estimator.fit(make_loader, epochs=5, batch_size=4, callbacks=[StopSecond()])) == 2
     assert estimator.epoch == 2
 
@@ -396,6 +407,11 @@ def test_an_exception_of_the_users_is_shown_once_whole_with_its_rank_and_not_ret
     assert isinstance(caught.value.__cause__, LookupError)
     assert (tmp_path / "calls").read_text() == "x"
     assert "no such colour" not in "".join(capsys.readouterr())
+
+
+def test_a_model_that_leaves_parameters_out_is_told_what_to_do() -> None:
+    with pytest.raises(WorkerFailed, match=r"'spare.weight' got no gradient.*find_unused_parameters=True"):
+        make_estimator(**TWO, model=lambda config: SpareHead()).fit(make_loader, epochs=1, batch_size=4)
 
 
 def around_the_wrapper(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Any:

@@ -70,6 +70,25 @@ def test_several_features_and_outputs_become_arguments_and_columns() -> None:
     assert found["prediction_pair"].to_pylist() == [[1.0, 0.5], [2.0, 1.5], [3.0, 2.5]]
 
 
+def test_predictions_never_get_the_name_of_a_column_that_is_there(tmp_path: Path) -> None:
+    def fail(config: dict[str, Any]) -> nn.Module:
+        raise AssertionError("it is refused before the workers start")
+
+    table = pa.table({"a": [1.0, 2.0], "b": [1.0, 2.0], "prediction": [0.5, 0.5]})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    with make_estimator(model=fail) as estimator:
+        for data in (table, tmp_path):
+            with pytest.raises(UsageError, match="has a column 'prediction'"):
+                estimator.predict(data, batch_size=2, feature_cols=["a"])
+        with pytest.raises(AssertionError, match="before the workers start"):
+            estimator.evaluate(table, batch_size=2, feature_cols=["a"])
+    with (
+        make_estimator(model=lambda config: TwoInputs()) as estimator,
+        pytest.raises(UsageError, match="has a column 'prediction_sum'"),
+    ):
+        estimator.predict(table.rename_columns(["a", "b", "prediction_sum"]), batch_size=2, feature_cols=["a", "b"])
+
+
 def test_a_cache_folder_holds_the_table_once_and_is_left_clean(tmp_path: Path) -> None:
     table = make_table()
     estimator = make_estimator(cache_dir=tmp_path / "cache")
@@ -116,7 +135,10 @@ def test_a_spark_data_frame_is_fitted_scored_and_predicted(spark_here: None, bac
         assert before["num_samples"] == 20
         x, y = make_set(20).tensors
         assert before["l1_loss"] == pytest.approx(nn.functional.l1_loss(make_model({})(x), y).item(), rel=1e-5)
-        found = estimator.predict(frame, batch_size=3, **FEATURES).toArrow()
+        answer = estimator.predict(frame, batch_size=3, **FEATURES)
+        found = answer.toArrow()
+        with pytest.raises(UsageError, match="has a column 'prediction'"):
+            estimator.predict(answer, batch_size=3, **FEATURES)
         stats = estimator.fit(frame, epochs=1, batch_size=4, **COLUMNS)
         assert stats[0]["num_samples"] == 20
     by_name = dict(zip(found["name"].to_pylist(), found["prediction"].to_pylist(), strict=True))
@@ -130,7 +152,10 @@ def test_a_ray_dataset_is_fitted_scored_and_predicted(ray_here: None, backend: s
     data = ray.data.from_arrow([make_table().slice(0, 7), make_table().slice(7)])
     with make_estimator(workers_per_node=2, backend=backend) as estimator:
         assert estimator.evaluate(data, batch_size=3, **COLUMNS)["num_samples"] == 20
-        rows = estimator.predict(data, batch_size=3, **FEATURES).take_all()
+        answer = estimator.predict(data, batch_size=3, **FEATURES)
+        rows = answer.take_all()
+        with pytest.raises(UsageError, match="has a column 'prediction'"):
+            estimator.predict(answer, batch_size=3, **FEATURES)
         stats = estimator.fit(data, epochs=1, batch_size=4, **COLUMNS)
         assert stats[0]["num_samples"] == 20
     by_name = {row["name"]: row["prediction"] for row in rows}

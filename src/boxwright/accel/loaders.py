@@ -153,7 +153,10 @@ def share(loader: Any, *, rank: int, world_size: int, seed: int) -> Any:
             "its author knows how to build it again. Give its sampler a rank and world_size, or use a plain DataLoader."
         )
     kept = settings_of(loader)
-    if loader.batch_sampler is not None and type(loader.batch_sampler) is not BatchSampler:
+    # A plain BatchSampler is the loader's own only where a batch size made it; given by the user, there is no size.
+    if loader.batch_sampler is not None and (
+        loader.batch_size is None or type(loader.batch_sampler) is not BatchSampler
+    ):
         own: Any = ShareOfBatches(loader.batch_sampler, rank, world_size, seed)
         return DataLoader(loader.dataset, batch_sampler=own, **kept)
     sampler: Sampler[int]

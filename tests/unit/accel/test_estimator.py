@@ -1,17 +1,18 @@
 """The Estimator in this process: what it refuses, saves, loads and gives back."""
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.estimation import assert_same_weights, make_estimator, make_loader, make_set, train_plainly
+from support.estimation import SAMPLES, Diary, assert_same_weights, make_estimator, make_loader, make_set, train_plainly
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
-from boxwright.accel.estimator import Accuracy, Estimator
+from boxwright.accel.estimator import Accuracy, Callback, Estimator, Sharded
 from boxwright.accel.estimator.metrics import name_metrics
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.launchers.subprocess_ import SubprocessLauncher
@@ -112,6 +113,19 @@ def test_checkpoints_may_lie_at_a_url(tmp_path: Path) -> None:
         make_estimator(model_dir="nowhere://x").fit(make_loader, epochs=1, batch_size=4)
 
 
+def test_weights_may_lie_at_a_url(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/far/weights.pt"
+    estimator = make_estimator()
+    with pytest.raises(CheckpointError, match="The weights 'file://"):
+        estimator.load(url)
+    estimator.fit(make_loader, epochs=1, batch_size=4)
+    assert estimator.save(url) == url
+    assert (tmp_path / "far" / "weights.pt").is_file()
+    other = make_estimator()
+    other.load(url)
+    assert_same_weights(other.get_state_dict(), estimator.get_state_dict(), bound=0)
+
+
 def test_a_rate_on_a_plateau_follows_the_validation_loss() -> None:
     def plateau(optimizer: Any, config: dict[str, Any]) -> Any:
         return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, threshold=10.0, threshold_mode="abs")
@@ -147,6 +161,64 @@ def test_outputs_that_are_not_one_entry_a_sample_are_refused(answer: Any) -> Non
         estimator.predict(make_loader, batch_size=4)
 
 
+class Detector(nn.Module):
+    """Takes a list of images of different sizes and a list of targets, as torchvision's do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(1, 1)
+
+    def forward(self, images: Any, targets: Any = None) -> Any:
+        outputs = [self.net(image.mean().reshape(1)) for image in images]
+        if targets is None:
+            return outputs
+        return {"loss": torch.stack([(o - t["label"]) ** 2 for o, t in zip(outputs, targets, strict=True)]).mean()}
+
+
+def load_scenes(config: dict[str, Any], batch_size: int | None) -> DataLoader[Any]:
+    scenes: Any = [(torch.ones(3, 8, 8 + i), {"label": torch.tensor([float(i)])}) for i in range(10)]
+    return DataLoader(scenes, batch_size=batch_size, collate_fn=lambda samples: tuple(zip(*samples, strict=True)))
+
+
+def test_lists_of_images_are_counted_weighted_and_predicted_by_image() -> None:
+    estimator = make_estimator(model=lambda config: Detector(), loss=None, config={"lr": 0.0})
+    answer = estimator.get_model()([torch.ones(3, 2, 2)])[0].item()
+    expected = np.mean([(answer - i) ** 2 for i in range(10)])
+    stats = estimator.fit(load_scenes, batch_size=4)[0]
+    scored = estimator.evaluate(load_scenes, batch_size=4)
+    assert (stats["num_samples"], scored["num_samples"]) == (10, 10)
+    assert (stats["train_loss"], scored["loss"]) == pytest.approx((expected, expected), rel=1e-5)
+    assert len(estimator.predict(load_scenes, batch_size=4)) == 10
+
+
+def load_named(config: dict[str, Any], batch_size: int | None) -> list[dict[str, torch.Tensor]]:
+    x = make_set(10).tensors[0]
+    return [{"size": torch.tensor([4, 4, 4]), "x": part} for part in x.split(batch_size or 1)]
+
+
+def step_named(model: nn.Module, batch: dict[str, torch.Tensor]) -> Any:
+    outputs = model(batch["x"])
+    return outputs.square().mean(), outputs
+
+
+def test_the_number_of_samples_can_be_stated_and_a_doubt_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    settings: dict[str, Any] = {"loss": None, "step": step_named}
+    make_estimator(**settings).fit(load_named, epochs=2, batch_size=4, validation_data=load_named)
+    assert caplog.text.count("different lengths (size 3, x 4): it is counted as 3 samples") == 1
+    caplog.clear()
+    assert make_estimator(**settings).predict(load_named, batch_size=4).shape == (10, 1), "as many as one tensor has"
+    estimator = make_estimator(**settings, count_samples=lambda batch: len(batch["x"]))
+    assert estimator.fit(load_named, batch_size=4)[0]["num_samples"] == 10
+    assert estimator.evaluate(load_named, batch_size=4)["num_samples"] == 10
+    assert estimator.predict(load_named, batch_size=4).shape == (10, 1)
+    assert "different lengths" not in caplog.text
+    for wrong in (-1, 2.5, torch.zeros(2)):
+        with pytest.raises(UsageError, match=r"count_samples\(batch\) returned"):
+            make_estimator(**settings, count_samples=lambda batch, wrong=wrong: wrong).evaluate(load_named)
+    with pytest.raises(UsageError, match=r"for a batch of 3 samples\..*count_samples"):
+        make_estimator(**settings, count_samples=lambda batch: 3).predict(load_named, batch_size=4)
+
+
 def test_accuracy_counts_and_merges() -> None:
     first, second = Accuracy(), Accuracy()
     first.update(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))
@@ -176,6 +248,15 @@ def test_metrics_without_a_name_or_a_form_are_refused() -> None:
         ({"backend": "rey"}, "Did you mean 'ray'"),
         ({"num_nodes": 2}, "starts its workers on this machine"),
         ({"max_restarts": 2}, "can't start itself again"),
+        ({"max_restarts": "2", "workers_per_node": 2}, "max_restarts='2' is not possible. Use a whole number"),
+        ({"workers_per_node": None}, "workers_per_node=None is not possible. Use a whole number of at least 1"),
+        ({"workers_per_node": 0}, "workers_per_node=0 is not possible"),
+        ({"num_nodes": 1.5}, "num_nodes=1.5 is not possible"),
+        ({"backend": None}, "backend=None is no launcher. Give the name of one: subprocess, spawn, ray or spark"),
+        ({"backend": SubprocessLauncher}, "is no launcher"),
+        ({"preprocess": 3}, "preprocess is a int. Give a function"),
+        ({"step": 3}, "step is a int. Give a function"),
+        ({"count_samples": 3}, "count_samples is a int. Give a function"),
         ({"backend": SubprocessLauncher(), "workers_per_node": 2, "max_restarts": 2}, "restart=Restart"),
     ],
 )
@@ -188,19 +269,93 @@ def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any
     ("data", "settings", "message"),
     [
         (make_loader, {"batch_size": 4, "epochs": 0}, "epochs=0"),
+        (make_loader, {"batch_size": 4, "epochs": "2"}, "epochs='2' is not possible. Use a whole number of at least 1"),
+        (make_loader, {"batch_size": 4, "epochs": 1.5}, "epochs=1.5"),
+        (make_loader, {"batch_size": 4, "epochs": True}, "epochs=True"),
         (make_loader, {"batch_size": 0}, "batch_size=0"),
+        (make_loader, {"batch_size": "8"}, "batch_size='8' is not possible. Use a whole number of at least 1"),
+        (
+            make_loader,
+            {"batch_size": 4, "validation_data": make_loader, "validation_batch_size": 2.0},
+            "validation_batch_size=2.0",
+        ),
+        (
+            make_loader,
+            {"batch_size": 4, "callbacks": [print]},
+            r"callbacks\[0\] is a builtin_function.*class that inherits",
+        ),
+        (
+            make_loader,
+            {"batch_size": 4, "callbacks": [Callback]},
+            r"callbacks\[0\] is a class. Give an object: Callback\(",
+        ),
+        (make_loader, {"batch_size": 4, "callbacks": Callback()}, "callbacks is a Callback. Give a list"),
         (make_loader, {"batch_size": 4, "feature_cols": ["x"]}, "are for tables"),
-        (make_loader, {"batch_size": 4, "shuffle": True}, "shuffle=True is for tables"),
+        (make_loader, {"batch_size": 4, "shuffle": True}, "shuffle=True is for tables and data sets"),
         (make_loader, {"batch_size": 4, "validation_batch_size": 4}, "needs validation_data"),
         (DataLoader(make_set()), {"batch_size": 4}, "has its own"),
         (3, {"batch_size": 4}, "data is a int"),
         (lambda config, batch_size: 3, {}, "creator returned a int"),
+        (make_loader, {}, "would give single samples. Give a batch_size"),
         (lambda config, batch_size: [], {}, "gave no batch"),
     ],
 )
 def test_data_and_settings_that_do_not_fit_are_refused(data: Any, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make_estimator().fit(data, **settings)
+
+
+class Halves(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return zip(*(tensor.split(11) for tensor in make_set().tensors), strict=True)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        lambda config, batch_size: DataLoader(Halves(), batch_size=batch_size),
+        lambda config, batch_size: Sharded(DataLoader(list(Halves()), batch_size=batch_size)),
+        lambda config, batch_size: DataLoader(
+            make_set(), batch_size=None, sampler=BatchSampler(SequentialSampler(make_set()), 11, drop_last=False)
+        ),
+        DataLoader(list(Halves()), batch_size=None),
+    ],
+    ids=["iterable", "sharded", "sampler of batches", "loader"],
+)
+def test_data_that_comes_in_whole_batches_needs_no_batch_size(data: Any) -> None:
+    assert make_estimator().evaluate(data)["num_samples"] == SAMPLES
+
+
+def test_a_data_set_and_a_batch_size_are_enough() -> None:
+    data = make_set()
+    estimator = make_estimator()
+    stats = estimator.fit(data, epochs=2, batch_size=4, shuffle=False, validation_data=data)
+    assert_same_weights(estimator.get_state_dict(), train_plainly(2, 4, SAMPLES), bound=0)
+    assert stats[-1]["val_num_samples"] == estimator.evaluate(data, batch_size=5)["num_samples"] == SAMPLES
+    expected = estimator.get_model()(data.tensors[0]).detach().numpy()
+    np.testing.assert_allclose(estimator.predict(data, batch_size=5), expected, atol=1e-6)
+    shuffled = make_estimator()
+    shuffled.fit(data, epochs=2, batch_size=4)
+    assert not torch.equal(shuffled.get_state_dict()["0.weight"], estimator.get_state_dict()["0.weight"])
+    with pytest.raises(UsageError, match="A data set needs a batch_size"):
+        estimator.evaluate(data)
+
+
+def test_validation_without_batches_is_refused_before_the_training(tmp_path: Path) -> None:
+    loader = DataLoader(make_set(), batch_size=4)
+    with pytest.raises(UsageError, match="validation_batch_size for validation_data"):
+        make_estimator().fit(loader, validation_data=make_loader, callbacks=[Diary(tmp_path)])
+    assert list(tmp_path.iterdir()) == [], "nothing was trained"
+    stats = make_estimator().fit(loader, validation_data=make_loader, validation_batch_size=4)
+    assert stats[0]["val_num_samples"] == SAMPLES
+
+
+def test_a_batch_size_that_can_not_be_is_refused_in_scoring_too() -> None:
+    for wrong in (0, "8"):
+        with pytest.raises(UsageError, match=f"batch_size={wrong!r} is not possible"):
+            make_estimator().evaluate(make_loader, batch_size=wrong)  # type: ignore[arg-type]
+    stats = make_estimator().fit(make_loader, epochs=np.int64(1), batch_size=np.int64(4))  # type: ignore[arg-type]
+    assert len(stats) == 1, "a whole number of numpy's is one"
 
 
 def test_training_without_a_loss_or_an_optimizer_is_refused() -> None:

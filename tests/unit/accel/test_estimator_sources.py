@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
+from boxwright.accel.estimator.intake import Intake
 from boxwright.accel.estimator.sources import Sharded, cut_batches, deal, divide_batch
 from boxwright.core.errors import UsageError
 
@@ -98,6 +99,15 @@ def test_a_loaders_batch_is_cut_and_everything_else_stays() -> None:
     assert cut_batches(loader, 1) is loader
     own = DataLoader(DATA, batch_sampler=Uneven())
     assert cut_batches(own, 3) is own
+
+
+def test_a_data_set_is_shared_by_its_workers_and_shuffled_for_training_only() -> None:
+    intake = Intake(elsewhere=False, cache_dir=None, seed=0)
+    trained: Any = intake.for_training(DATA, 6, 3, (None, None), shuffle=None)
+    assert isinstance(trained.loader.sampler, RandomSampler)
+    assert cut_batches(trained.loader, 3).batch_size == 2
+    scored: Any = intake.for_scoring(DATA, 6, (None, None))
+    assert isinstance(scored.loader.sampler, SequentialSampler)
 
 
 @pytest.mark.parametrize(("size", "message"), [(7, "Use 6 or 9"), (2, r"Use 3\."), (0, "Use at least 1")])

@@ -1,15 +1,15 @@
 """Steps, losses and inputs of a batch."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from boxwright.accel.estimator.samples import count_samples
 from boxwright.accel.estimator.step import (
     LossStep,
     OwnLossStep,
-    count_samples,
     forward_inputs,
     make_loss,
     name_losses,
@@ -17,6 +17,7 @@ from boxwright.accel.estimator.step import (
 )
 from boxwright.core.errors import UsageError
 
+IMAGE = torch.zeros(3, 8, 9)
 ONE, TWO = torch.tensor(1.0), torch.tensor(2.0)
 
 
@@ -116,6 +117,11 @@ def test_a_batch_without_a_target_is_refused_by_a_loss() -> None:
         LossStep(nn.MSELoss())(nn.Identity(), torch.zeros(2))
 
 
+class Pair(NamedTuple):
+    first: Tensor
+    second: Tensor
+
+
 @pytest.mark.parametrize(
     ("batch", "samples"),
     [
@@ -123,6 +129,19 @@ def test_a_batch_without_a_target_is_refused_by_a_loss() -> None:
         ({"ids": ["a", "b"], "x": torch.zeros(2, 5)}, 2),
         ((["a", "b", "c"],), 3),
         ([torch.tensor(1.0), torch.zeros(4)], 4),
+        # A list of images and one of targets, as detectors want them; a lone image of 3 channels with 3 boxes too.
+        (((IMAGE, IMAGE), ({"boxes": torch.zeros(3, 4)}, {"boxes": torch.zeros(0, 4)})), 2),
+        (([IMAGE], [{"boxes": torch.zeros(3, 4)}]), 1),
+        (([IMAGE, IMAGE], [torch.tensor(1), torch.tensor(0)]), 2),
+        (((IMAGE, IMAGE),), 2),
+        (([IMAGE, IMAGE], torch.zeros(7, 5)), 2),
+        # Inputs in a pair of their own, as torch's own collation nests them.
+        ([[torch.zeros(4, 1), torch.zeros(4, 2)], torch.zeros(4)], 4),
+        (((torch.zeros(4, 1), torch.zeros(4, 2)), torch.zeros(4)), 4),
+        ([[torch.zeros(4, 1), torch.zeros(4, 2)], [torch.zeros(4), torch.zeros(4)]], 4),
+        (Pair(torch.zeros(4, 1), torch.zeros(4)), 4),
+        ((Pair(torch.zeros(4, 1), torch.zeros(4)),), 4),
+        ([], 0),
     ],
 )
 def test_samples_of_a_batch_are_counted(batch: Any, samples: int) -> None:

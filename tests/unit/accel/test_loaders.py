@@ -4,7 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    TensorDataset,
+)
 from torch.utils.data.distributed import DistributedSampler
 
 from boxwright.accel.loaders import NanoLoader, share
@@ -86,6 +94,15 @@ def test_a_batch_sampler_of_ones_own_keeps_its_batches() -> None:
     assert batches[0] == [[0, 9], [2, 7], [4, 5]]
     assert batches[1] == [[1, 8], [3, 6], [0, 9]], "as many for each; the first comes again"
     assert [len(loader) for loader in loaders] == [3, 3]
+
+
+def test_torchs_own_batch_sampler_keeps_its_batches_too() -> None:
+    batches = BatchSampler(SequentialSampler(DATA), 4, drop_last=False)
+    assert shares(DataLoader(DATA, batch_sampler=batches)) == [[[0, 1, 2, 3, 8, 9]], [[4, 5, 6, 7, 0, 1, 2, 3]]]
+    drawn = BatchSampler(RandomSampler(DATA), 5, drop_last=False)
+    first, second = shares(DataLoader(DATA, batch_sampler=drawn), passes=2)
+    assert all(sorted(first[epoch] + second[epoch]) == list(range(10)) for epoch in (0, 1))
+    assert first[0] != first[1], "drawn anew"
 
 
 class Stream(IterableDataset):  # type: ignore[type-arg]

@@ -1,5 +1,6 @@
 """Which launcher starts the Estimator's workers."""
 
+from boxwright.accel.estimator.checks import check_count
 from boxwright.accel.strategy import make_launcher
 from boxwright.core.errors import UsageError
 from boxwright.launchers.base import Launcher
@@ -14,8 +15,15 @@ def choose_launcher(backend: str | Launcher, workers: int, num_nodes: int, max_r
     Raises:
         UsageError: the settings contradict each other.
     """
+    if not isinstance(backend, str) and (isinstance(backend, type) or not hasattr(backend, "run")):
+        raise UsageError(
+            f"backend={backend!r} is no launcher. Give the name of one: subprocess, spawn, ray or spark; or an object, "
+            "such as RayLauncher(cores_per_worker=4)."
+        )
+    if max_restarts is not None:
+        max_restarts = check_count("max_restarts", max_restarts, least=0)
     name = backend if isinstance(backend, str) else backend.name
-    if num_nodes < 1 or (num_nodes > 1 and name not in ELSEWHERE):
+    if num_nodes > 1 and name not in ELSEWHERE:
         raise UsageError(
             f"num_nodes={num_nodes!r} is not possible with backend={name!r}, which starts its workers on this machine. "
             f"Use num_nodes=1, or one of: {', '.join(ELSEWHERE)}."

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from torch import nn
 from torch.optim import Optimizer
 
+from boxwright.accel.estimator.samples import SampleCounter
 from boxwright.accel.estimator.step import LossStep, OwnLossStep, Step, make_loss
 from boxwright.accel.loaders import seeded
 from boxwright.core.errors import CheckpointError, UsageError
@@ -28,6 +29,7 @@ class Blueprint:
         scheduler_pace: what the scheduler counts.
         preprocess: `preprocess(batch)` returns the batch that goes into the step.
         step: `step(model, batch)` in place of forward and loss.
+        count_samples: `count_samples(batch)` returns how many samples a batch has; None to tell it by its form.
         config: what all creators are given.
         seed: of weights, of the order of samples and of all random numbers in the workers.
     """
@@ -40,6 +42,7 @@ class Blueprint:
     scheduler_pace: SchedulerPace = "epoch"
     preprocess: Callable[[Any], Any] | None = None
     step: Step | None = None
+    count_samples: Callable[[Any], int] | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
 
@@ -90,3 +93,7 @@ class Blueprint:
     def prepare(self, batch: Any) -> Any:
         """Return a batch as it goes into the step."""
         return batch if self.preprocess is None else self.preprocess(batch)
+
+    def make_counter(self) -> SampleCounter:
+        """Return what counts the samples of batches."""
+        return SampleCounter(self.count_samples)

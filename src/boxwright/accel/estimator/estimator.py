@@ -12,6 +12,7 @@ from boxwright.accel.checkpoint import save_checkpoint
 from boxwright.accel.estimator.backend import choose_launcher
 from boxwright.accel.estimator.blueprint import Blueprint, SchedulerPace
 from boxwright.accel.estimator.callbacks import Callback
+from boxwright.accel.estimator.checks import check_callbacks, check_count
 from boxwright.accel.estimator.fitting import FitJob, fit
 from boxwright.accel.estimator.intake import Intake
 from boxwright.accel.estimator.logs import Levels, run_with_levels
@@ -20,7 +21,7 @@ from boxwright.accel.estimator.scoring import ScoreJob, evaluate, predict
 from boxwright.accel.estimator.state import State, read_weights, to_cpu
 from boxwright.accel.estimator.step import Step
 from boxwright.accel.nano import TorchNano
-from boxwright.accel.places import has_file, is_folder, locate
+from boxwright.accel.places import has_file, is_folder, is_url, locate, to_write
 from boxwright.accel.plan import Plan
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.launchers.base import Launcher
@@ -57,6 +58,7 @@ class Estimator:
         scheduler_pace: SchedulerPace = "epoch",
         preprocess: Callable[[Any], Any] | None = None,
         step: Step | None = None,
+        count_samples: Callable[[Any], int] | None = None,
         backend: str | Launcher = "subprocess",
         config: Mapping[str, Any] | None = None,
         workers_per_node: int = 1,
@@ -81,6 +83,9 @@ class Estimator:
             preprocess: `preprocess(batch)` returns the batch that goes into the model, on the worker's device.
             step: `step(model, batch)` in place of forward and loss: returns (losses, outputs) or (losses, outputs,
                 targets), in `fit`, `evaluate` and `predict`. Call `model(...)` itself, not a method of it.
+            count_samples: `count_samples(batch)` returns how many samples a batch has, after `preprocess`, where its
+                form does not show it. Without it that is the first length of the batch's first tensor, or the length
+                of the list that a tuple begins with.
             backend: what starts the workers: "subprocess", "spawn", "ray" or "spark", or a launcher with settings.
             config: what the creators are given; each worker has its own copy.
             workers_per_node: how many workers for each machine; all its cores are shared out among them.
@@ -90,7 +95,8 @@ class Estimator:
             cache_dir: where tables are written for the workers: a folder or URL that all of them can read.
             max_restarts: how often all workers start again after one died; 2 by default.
             seed: of the weights and the order of samples.
-            **settings: more of `TorchNano`: precision, device, channels_last, cpu_for_each_process, …
+            **settings: more of `TorchNano`: precision, device, channels_last, cpu_for_each_process, …;
+                find_unused_parameters=True for a model that leaves parameters out in some steps.
 
         Raises:
             UsageError: settings contradict each other.
@@ -119,6 +125,9 @@ class Estimator:
                 raise UsageError(
                     f"{name} is a {type(value).__name__}. Give a function that makes it: every worker builds its own."
                 )
+        for name, function in (("preprocess", preprocess), ("step", step), ("count_samples", count_samples)):
+            if function is not None and not callable(function):
+                raise UsageError(f"{name} is a {type(function).__name__}. Give a function.")
         if loss is not None and step is not None:
             raise UsageError("loss and step: a step returns its own losses. Give one of them.")
         if scheduler_pace not in ("epoch", "iteration"):
@@ -132,12 +141,15 @@ class Estimator:
             scheduler_pace=scheduler_pace,
             preprocess=preprocess,
             step=step,
+            count_samples=count_samples,
             config=dict(config or {}),
             seed=seed,
         )
+        num_nodes = check_count("num_nodes", num_nodes)
+        workers = check_count("workers_per_node", workers_per_node) * num_nodes
         nano = TorchNano(
-            num_processes=workers_per_node * num_nodes,
-            strategy=choose_launcher(backend, workers_per_node * num_nodes, num_nodes, max_restarts),
+            num_processes=workers,
+            strategy=choose_launcher(backend, workers, num_nodes, max_restarts),
             seed=seed,
             **settings,
         )
@@ -174,31 +186,35 @@ class Estimator:
         """Train for so many more epochs, and return the numbers of each, such as train_loss and val_loss.
 
         Args:
-            data: `creator(config, batch_size)`, called in every worker with its part of the batch size; a DataLoader;
-                a Spark DataFrame, Ray Dataset, pyarrow Table, or a path or URL of parquet files.
+            data: `creator(config, batch_size)`, called in every worker with its part of the batch size; a DataLoader,
+                or a Dataset that is sent to the workers; a Spark DataFrame, Ray Dataset, pyarrow Table, or a path or
+                URL of parquet files.
             epochs: how many more.
-            batch_size: samples of one step over all workers. A creator may be given None; a loader has its own.
+            batch_size: samples of one step over all workers. A loader, or a creator that chooses its own, needs none.
             validation_data: scored after each epoch; of any of these kinds.
             validation_batch_size: samples of one forward pass there; by default one worker's part of `batch_size`.
-            callbacks: called in every worker around the run, each epoch and each iteration.
+            callbacks: objects of `boxwright.accel.estimator.Callback`, called in every worker around the run, each
+                epoch and each iteration.
             feature_cols: the columns that are the model's inputs, for tables.
             label_cols: the columns that are the targets, for tables.
-            shuffle: whether the rows of a table come in a new order each epoch; they do by default.
+            shuffle: whether the rows of a table or data set come in a new order each epoch; they do by default.
 
         Raises:
             UsageError: arguments that contradict each other.
             WorkerError: a worker failed; what it raised is shown whole, with its rank.
         """
         self._check_open()
-        if epochs < 1:
-            raise UsageError(f"epochs={epochs!r} is not possible. Ask for at least 1.")
+        epochs = check_count("epochs", epochs)
+        called = check_callbacks(callbacks)
         columns = (feature_cols, label_cols)
         workers = self.plan.processes
         source = self._intake.for_training(data, batch_size, workers, columns, shuffle=shuffle)
         validation = None
         if validation_data is not None:
             size = validation_batch_size
-            if size is None and batch_size is not None and not self._intake.has_batches(validation_data):
+            if size is not None:
+                size = check_count("validation_batch_size", size)
+            elif batch_size is not None and not self._intake.has_batches(validation_data):
                 size = batch_size // workers
             validation = self._intake.for_scoring(validation_data, size, columns)
         elif validation_batch_size is not None:
@@ -208,7 +224,7 @@ class Estimator:
             data=source,
             validation=validation,
             epochs=self._state.epoch + epochs,
-            callbacks=tuple(callbacks),
+            callbacks=called,
             state=State(**{name: getattr(self._state, name) for name in State.__slots__ if name != "stats"}),
             checkpoint=None if self._model_dir is None else locate(self._model_dir, _LAST),
             run=uuid4().hex,
@@ -242,9 +258,9 @@ class Estimator:
     def predict(self, data: Any, *, batch_size: int | None = None, feature_cols: Sequence[str] | None = None) -> Any:
         """Return the outputs for the whole set in the order of the data.
 
-        From a creator or a loader: arrays, in a tuple or dict where the model has several outputs, or a list where it
-        gives one entry a sample. From a Spark DataFrame, a Ray Dataset or a pyarrow Table: the same with a column
-        `prediction`, or `prediction_<name>` for each of several outputs.
+        From a creator, a loader or a data set: arrays, in a tuple or dict where the model has several outputs, or a
+        list where it gives one entry a sample. From a Spark DataFrame, a Ray Dataset or a pyarrow Table: the same with
+        a column `prediction`, or `prediction_<name>` for each of several outputs.
 
         Args:
             data: as for `fit`; a target in its batches is left out.
@@ -252,7 +268,8 @@ class Estimator:
             feature_cols: the columns that are the model's inputs, for tables.
 
         Raises:
-            UsageError: arguments that contradict each other, or outputs that are not one entry a sample.
+            UsageError: arguments that contradict each other, outputs that are not one entry a sample, or a table that
+                has a column of that name already.
             WorkerError: a worker failed.
         """
         outputs = self._score(predict, data, batch_size, (feature_cols, None))
@@ -269,28 +286,30 @@ class Estimator:
         copied: dict[str, Any] = to_cpu(dict(weights))
         return copied
 
-    def save(self, path: str | Path) -> Path:
-        """Write the weights to a file that `load` and `torch.load` read; return its path.
+    def save(self, path: str | Path) -> str | Path:
+        """Write the weights to a file that `load` and `torch.load` read, or to a URL; return its path.
 
         Raises:
             CheckpointError: it could not be written.
         """
-        save_checkpoint(Path(path), self.get_state_dict())
-        return Path(path)
+        weights = self.get_state_dict()
+        with to_write(locate(path)) as file:
+            save_checkpoint(file, weights)
+        return path if is_url(str(path)) else Path(path)
 
     def load(self, path: str | Path) -> None:
-        """Take weights from a file of `save`, `save_checkpoint` or `torch.save`; training begins anew with them.
+        """Take weights from a file or URL of `save`, `save_checkpoint` or `torch.save`; training begins anew.
 
         Raises:
             CheckpointError: they can't be read, or are another model's.
         """
         self._check_open()
-        weights = read_weights(Path(path))
+        weights = read_weights(locate(path))
         self._blueprint.make_model(weights, self._blueprint.copy_config())
         self._state = State(model=weights)
 
     def save_checkpoint(self, path: str | Path) -> str | Path:
-        """Write all that training needs to go on: weights, optimizer, scheduler, counters; return the path.
+        """Write all that training needs to go on to a file or URL: weights, optimizer, scheduler, counters; return it.
 
         Raises:
             CheckpointError: it could not be written.

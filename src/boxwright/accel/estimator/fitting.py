@@ -13,7 +13,7 @@ from boxwright.accel.estimator.blueprint import Blueprint
 from boxwright.accel.estimator.callbacks import Callback, Run
 from boxwright.accel.estimator.metrics import WeightedMean, gather
 from boxwright.accel.estimator.scoring import score
-from boxwright.accel.estimator.sources import Source, in_step
+from boxwright.accel.estimator.sources import CreatorSource, Source, in_step
 from boxwright.accel.estimator.state import State, to_cpu
 from boxwright.accel.estimator.step import run_step
 from boxwright.accel.loaders import seeded
@@ -74,7 +74,10 @@ class _Fitting:
         self._model, self._optimizer = nano.setup(model, optimizer)
         nano.load_scaler_state(begin.scaler)
         self._loader = job.data.open_training(nano, self._config)
+        if isinstance(job.validation, CreatorSource):
+            job.validation.check(self._config)
         self._step = blueprint.make_step(self._config, nano.to_device)
+        self._count = blueprint.make_counter()
         self._state = begin
         self._run = Run(
             nano=nano,
@@ -125,7 +128,8 @@ class _Fitting:
         metrics = self._collect(sums)
         if self._job.validation is not None:
             self._share_buffers()
-            scored = score(self._nano, self._job.blueprint, self._model.alone(), self._job.validation, self._config)
+            model = self._model.alone()
+            scored = score(self._nano, self._job.blueprint, model, self._job.validation, self._config, self._count)
             metrics |= {f"val_{name}": value for name, value in scored.items()}
         metrics = self._nano.broadcast(metrics)
         self._step_scheduler("epoch", metrics)
@@ -141,13 +145,14 @@ class _Fitting:
         for batch in in_step(self._nano, self._loader):
             self._run.batch, self._run.result = self._job.blueprint.prepare(batch), None
             self._call("before_iteration")
-            result = run_step(self._step, self._model, self._run.batch)
+            result = run_step(self._step, self._model, self._run.batch, self._count(self._run.batch))
             if "loss" not in result.losses:
                 raise UsageError(
                     "There is no loss to train on. Give from_torch() a loss or a step(model, batch) that returns "
                     "(losses, outputs), or let the model return its loss."
                 )
             self._nano.backward(result.losses["loss"])
+            self._check_all_used()
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
             self._step_scheduler("iteration", {})
@@ -180,6 +185,19 @@ class _Fitting:
             self._scheduler.step(metrics.get("val_loss", metrics["train_loss"]))
         else:
             self._scheduler.step()
+
+    def _check_all_used(self) -> None:
+        """Refuse parameters without a gradient: waiting for them, torch would not share those of their neighbours."""
+        parallel: Any = self._model._module
+        if getattr(parallel, "find_unused_parameters", True):  # it copes with them, or there is one worker
+            return
+        unused = [name for name, p in parallel.module.named_parameters() if p.requires_grad and p.grad is None]
+        if unused:
+            raise UsageError(
+                f"The parameter {unused[0]!r} got no gradient in this step ({len(unused)} in all did not), so workers "
+                "can't share theirs. If the model leaves parameters out, give from_torch() "
+                "find_unused_parameters=True, or keep them from being trained with requires_grad_(False)."
+            )
 
     def _check_same_weights(self) -> None:
         """Refuse to go on when workers have different weights: their gradients were never shared."""

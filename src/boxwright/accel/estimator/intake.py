@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
+from boxwright.accel.estimator.checks import check_count
 from boxwright.accel.estimator.sources import CreatorSource, LoaderSource, Source, divide_batch
 from boxwright.core import catalogue
 from boxwright.core.errors import UsageError
@@ -29,13 +30,17 @@ class Intake:
         Raises:
             UsageError: the arguments do not fit the kind of data.
         """
+        part = None if batch_size is None else divide_batch(check_count("batch_size", batch_size), workers)
         if _is_table(data):
-            size = divide_batch(_need_batch_size(batch_size), workers)
+            size = _need_batch_size(part, "table")
             table: Source = self._open_tables().source(data, size, columns, shuffle=shuffle is not False)
             return table
+        if _is_set(data):
+            return self._from_set(data, None if part is None else part * workers, columns, shuffle is not False)
         if shuffle is not None:
-            raise UsageError(f"shuffle={shuffle!r} is for tables. A loader or creator decides on the order itself.")
-        part = None if batch_size is None else divide_batch(batch_size, workers)
+            raise UsageError(
+                f"shuffle={shuffle!r} is for tables and data sets. A loader or creator decides on the order itself."
+            )
         return self._from_code(data, part, columns)
 
     def for_scoring(self, data: Any, batch_size: int | None, columns: Columns, *, whole_rows: bool = False) -> Source:
@@ -44,15 +49,19 @@ class Intake:
         Raises:
             UsageError: the arguments do not fit the kind of data.
         """
+        if batch_size is not None:
+            batch_size = check_count("batch_size", batch_size)
         if _is_table(data):
-            size = _need_batch_size(batch_size)
+            size = _need_batch_size(batch_size, "table")
             table: Source = self._open_tables().source(data, size, columns, whole_rows=whole_rows)
             return table
+        if _is_set(data):
+            return self._from_set(data, batch_size, columns, shuffle=False)
         return self._from_code(data, batch_size, columns)
 
     def has_batches(self, data: Any) -> bool:
         """Return whether the data comes in batches of its own."""
-        return not callable(data) and not _is_table(data)
+        return not callable(data) and not _is_table(data) and not _is_set(data)
 
     def give_back(self, data: Any, outputs: Any) -> Any:
         """Return outputs in the form of the data: as columns beside a table's, otherwise as they are."""
@@ -62,6 +71,10 @@ class Intake:
         """Remove what was written."""
         if self._tables is not None:
             self._tables.close()
+
+    def _from_set(self, data: Any, batch_size: int | None, columns: Columns, shuffle: bool) -> Source:
+        loader: DataLoader[Any] = DataLoader(data, batch_size=_need_batch_size(batch_size, "data set"), shuffle=shuffle)
+        return self._from_code(loader, None, columns)
 
     def _from_code(self, data: Any, batch_size: int | None, columns: Columns) -> Source:
         if any(columns):
@@ -75,8 +88,8 @@ class Intake:
             return LoaderSource(loader=data, seed=self._seed)
         if not callable(data):
             raise UsageError(
-                f"data is a {type(data).__name__}. Give a creator f(config, batch_size), a DataLoader, a Spark "
-                "DataFrame, a Ray Dataset, a pyarrow Table, or a path of parquet files."
+                f"data is a {type(data).__name__}. Give a creator f(config, batch_size), a DataLoader or Dataset, a "
+                "Spark DataFrame, a Ray Dataset, a pyarrow Table, or a path of parquet files."
             )
         return CreatorSource(creator=data, batch_size=batch_size, seed=self._seed)
 
@@ -87,12 +100,15 @@ class Intake:
         return self._tables
 
 
-def _need_batch_size(batch_size: int | None) -> int:
+def _need_batch_size(batch_size: int | None, kind: str) -> int:
     if batch_size is None:
-        raise UsageError("A table needs a batch_size.")
-    if batch_size < 1:
-        raise UsageError(f"batch_size={batch_size!r} is not possible. Use at least 1.")
+        raise UsageError(f"A {kind} needs a batch_size.")
     return batch_size
+
+
+def _is_set(data: Any) -> bool:
+    """Return whether data is a torch `Dataset` of single samples; one that can be iterated gives batches."""
+    return isinstance(data, Dataset) and not hasattr(data, "__iter__")
 
 
 def _is_table(data: Any) -> bool:

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from boxwright.accel.estimator.blueprint import Blueprint
 from boxwright.accel.estimator.metrics import Metrics, WeightedMean, gather
+from boxwright.accel.estimator.samples import SampleCounter
 from boxwright.accel.estimator.sources import Source
-from boxwright.accel.estimator.step import count_samples, forward_inputs, run_step
+from boxwright.accel.estimator.step import forward_inputs, run_step
 from boxwright.accel.loaders import seeded
 from boxwright.accel.nano import TorchNano
 from boxwright.core.errors import UsageError
@@ -31,7 +32,7 @@ def evaluate(nano: TorchNano, job: ScoreJob) -> dict[str, Any]:
     with seeded(job.blueprint.seed):
         config = job.blueprint.copy_config()
         model = _open_model(nano, job, config)
-        numbers = score(nano, job.blueprint, model, job.data, config)
+        numbers = score(nano, job.blueprint, model, job.data, config, job.blueprint.make_counter())
     return dict(nano.broadcast(numbers)) if nano.is_external else numbers
 
 
@@ -47,7 +48,12 @@ def predict(nano: TorchNano, job: ScoreJob) -> Any:
 
 
 def score(
-    nano: TorchNano, blueprint: Blueprint, model: nn.Module, data: Source, config: dict[str, Any]
+    nano: TorchNano,
+    blueprint: Blueprint,
+    model: nn.Module,
+    data: Source,
+    config: dict[str, Any],
+    count: SampleCounter,
 ) -> dict[str, Any]:
     """Return loss and metrics of the whole set in the first worker, an empty dict in the others."""
     step = blueprint.make_step(config, nano.to_device)
@@ -56,8 +62,9 @@ def score(
     samples = 0
     model.eval()
     with torch.no_grad():
-        for _, batch in data.open_whole(nano, config):
-            result = run_step(step, model, blueprint.prepare(batch))
+        for _, raw in data.open_whole(nano, config):
+            batch = blueprint.prepare(raw)
+            result = run_step(step, model, batch, count(batch))
             samples += result.samples
             for name, value in result.losses.items():
                 losses.setdefault(name, WeightedMean()).add(float(value), result.samples)
@@ -87,6 +94,7 @@ def _predict_batches(
     nano: TorchNano, job: ScoreJob, model: nn.Module, config: dict[str, Any]
 ) -> Iterator[tuple[int, Any]]:
     blueprint = job.blueprint
+    count = blueprint.make_counter()
     with torch.inference_mode():
         for number, raw in job.data.open_whole(nano, config):
             batch = blueprint.prepare(raw)
@@ -94,7 +102,29 @@ def _predict_batches(
                 outputs = run_step(blueprint.step, model, batch).outputs
             else:
                 outputs = forward_inputs(model, batch)
-            yield number, _to_arrays(outputs, count_samples(batch))
+            yield number, _to_arrays(outputs, _count_entries(blueprint, count, batch, outputs))
+
+
+def _count_entries(blueprint: Blueprint, count: SampleCounter, batch: Any, outputs: Any) -> int:
+    """Return how many entries each output must have: one for each sample.
+
+    A dict does not say which of its values have one entry a sample. Outputs that agree with each other and with one of
+    them do.
+    """
+    if isinstance(batch, Mapping) and blueprint.count_samples is None:
+        found = set(_lengths(outputs))
+        if len(found) == 1 and found & set(_lengths(batch)) - {None}:
+            return found.pop() or 0
+    return count(batch)
+
+
+def _lengths(values: Any) -> Iterator[int | None]:
+    """Yield how many entries each of several values has; None for one that has none."""
+    if isinstance(values, Mapping | tuple):
+        for value in values.values() if isinstance(values, Mapping) else values:
+            yield from _lengths(value)
+    else:
+        yield len(values) if isinstance(values, list) or (isinstance(values, Tensor) and values.ndim) else None
 
 
 def _to_arrays(outputs: Any, samples: int) -> Any:
@@ -108,11 +138,12 @@ def _to_arrays(outputs: Any, samples: int) -> Any:
     if isinstance(outputs, tuple):
         parts = [_to_arrays(value, samples) for value in outputs]
         return type(outputs)(*parts) if hasattr(outputs, "_fields") else tuple(parts)
-    length = len(outputs) if isinstance(outputs, list) or (isinstance(outputs, Tensor) and outputs.ndim) else None
+    (length,) = _lengths(outputs)
     if length != samples:
         raise UsageError(
             f"predict() got an output of type {type(outputs).__name__} with {length} entries for a batch of {samples} "
-            "samples. Return tensors or lists with one entry a sample; several outputs as a tuple or a dict."
+            "samples. Return tensors or lists with one entry a sample; several outputs as a tuple or a dict. If the "
+            "batch has another number of samples, give from_torch() a count_samples(batch) that returns it."
         )
     if isinstance(outputs, list):
         return [_detach(value) for value in outputs]

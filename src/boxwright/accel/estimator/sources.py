@@ -63,6 +63,15 @@ class CreatorSource:
         """Return this worker's numbered batches."""
         return deal(self._create(config), nano, self.seed)
 
+    def check(self, config: dict[str, Any]) -> None:
+        """Refuse before the training what could only be refused after its first epoch.
+
+        Raises:
+            UsageError: there is no batch size, and the creator makes no batches of its own.
+        """
+        if self.batch_size is None:
+            self._create(config)
+
     def _create(self, config: dict[str, Any]) -> Any:
         # The same random numbers everywhere and each time: a creator that splits at random makes one split.
         with seeded(self.seed):
@@ -72,7 +81,20 @@ class CreatorSource:
                 f"The data creator returned a {type(made).__name__}, which gives no batches. Return a DataLoader or "
                 "another iterable of batches."
             )
+        if self.batch_size is None and _gives_samples(made):
+            raise UsageError(
+                "The data creator was called with batch_size=None and returned a DataLoader that would give single "
+                "samples. Give a batch_size (validation_batch_size for validation_data), or let the creator choose "
+                "one. If each item of the data set is a whole batch, give the DataLoader itself in place of a creator."
+            )
         return made
+
+
+def _gives_samples(loader: Any) -> bool:
+    """Return whether a loader has no batches, and nothing in it says that its items are some already."""
+    if not isinstance(loader, DataLoader) or loader.batch_sampler is not None:
+        return False
+    return not isinstance(loader.dataset, IterableDataset) and not isinstance(loader.sampler, BatchSampler)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,6 @@ import json
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -75,22 +74,24 @@ def to_cpu(values: Any) -> Any:
     return tree_map(lambda v: v.detach().cpu().clone() if isinstance(v, Tensor) else v, values)
 
 
-def read_weights(path: Path) -> dict[str, Any]:
-    """Return the weights of a file: `save`'s, a checkpoint's, or a plain state dict that torch wrote.
+def read_weights(place: str) -> dict[str, Any]:
+    """Return the weights of a file or URL: `save`'s, a checkpoint's, or a plain state dict that torch wrote.
 
     Raises:
         CheckpointError: it can't be read or holds no weights.
     """
     saved: Any
-    if is_checkpoint(path):
-        saved = load_checkpoint(path)
-    else:
-        try:
-            saved = torch.load(path, map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
-            raise CheckpointError(f"The weights {str(path)!r} can't be read: {error}") from error
+    with to_read(place) as path:
+        if is_checkpoint(path):
+            saved = load_checkpoint(path)
+        else:
+            try:
+                saved = torch.load(path, map_location="cpu", weights_only=True)
+            except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise CheckpointError(f"The weights {place!r} can't be read: {reason}") from error
     if isinstance(saved, Mapping) and saved.get("format") == _FORMAT:
         saved = saved["model"]
     if not isinstance(saved, Mapping) or not any(isinstance(v, Tensor) for v in saved.values()):
-        raise CheckpointError(f"The file {str(path)!r} holds no state dict. Save one with save().")
+        raise CheckpointError(f"The file {place!r} holds no state dict. Save one with save().")
     return dict(saved)

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
+from boxwright.accel.estimator.samples import count_samples
 from boxwright.core.errors import UsageError
 
 Step = Callable[[nn.Module, Any], Any]
@@ -38,8 +38,14 @@ class Result:
     samples: int = 1
 
 
-def run_step(step: Step, model: nn.Module, batch: Any) -> Result:
+def run_step(step: Step, model: nn.Module, batch: Any, samples: int | None = None) -> Result:
     """Return what a step made of a batch, in one form.
+
+    Args:
+        step: what is done with it.
+        model: the model.
+        batch: the batch.
+        samples: how many samples it has; counted where it is None.
 
     Raises:
         UsageError: the step did not return (losses, outputs) or (losses, outputs, targets).
@@ -52,7 +58,8 @@ def run_step(step: Step, model: nn.Module, batch: Any) -> Result:
         )
     losses, outputs = answer[:2]
     targets = answer[2] if len(answer) == 3 else find_targets(batch)
-    return Result(losses=name_losses(losses), outputs=outputs, targets=targets, samples=count_samples(batch))
+    samples = count_samples(batch) if samples is None else samples
+    return Result(losses=name_losses(losses), outputs=outputs, targets=targets, samples=samples)
 
 
 def name_losses(losses: Any) -> dict[str, Tensor]:
@@ -171,21 +178,6 @@ def count_required(function: Callable[..., Any]) -> int:
         return 2
     kinds = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     return sum(p.kind in kinds and p.default is Parameter.empty for p in parameters)
-
-
-def count_samples(batch: Any) -> int:
-    """Return how many samples a batch has: the first length of its first tensor, or else of its first list.
-
-    Example:
-        >>> count_samples((torch.zeros(4, 3), torch.zeros(4)))
-        4
-    """
-    for leaf in tree_leaves(batch):
-        if hasattr(leaf, "shape") and len(leaf.shape):
-            return int(leaf.shape[0])
-    if isinstance(batch, list | tuple) and batch and isinstance(batch[0], list | tuple):
-        return len(batch[0])
-    return len(batch) if hasattr(batch, "__len__") else 1
 
 
 def find_targets(batch: Any) -> Any:

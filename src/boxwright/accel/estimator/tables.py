@@ -25,6 +25,7 @@ GROUP_ROWS = 1024
 """Rows of one row group: small, so that a shuffle mixes well and a worker reads little that it does not need."""
 SHIP_LIMIT_BYTES = 64 * 2**20
 """The largest parquet file that is sent to the workers with the job."""
+_PREDICTION = "prediction"
 
 
 class Tables:
@@ -56,12 +57,16 @@ class Tables:
             whole_rows: whether all columns are written, because the rows are to be given back.
 
         Raises:
-            UsageError: no features are named, or the table is too large to be sent.
+            UsageError: no features are named, the rows to be given back have a column for predictions already, or the
+                table is too large to be sent.
             DataError: the table can't be written.
         """
         features, labels = (_names(kind, value) for kind, value in zip(("feature", "label"), columns, strict=True))
         if not features:
             raise UsageError("A table needs feature_cols: the names of the columns that are the model's inputs.")
+        if whole_rows:
+            # What several outputs are called is known when they are there; what one is called is known now.
+            _check_free([_PREDICTION], self._read_names(data))
         wanted = () if whole_rows else (*features, *labels)
         return TableSource(
             stored=self.store(data, wanted),
@@ -82,10 +87,16 @@ class Tables:
         return self._known[key][1]
 
     def attach(self, data: Any, outputs: Any) -> Any:
-        """Return a table like `data` with the outputs as columns; those of a path come as a pyarrow Table."""
+        """Return a table like `data` with the outputs as columns; those of a path come as a pyarrow Table.
+
+        Raises:
+            UsageError: the table has a column of that name.
+        """
         files = self.store(data, ()).open()
         table = pa.concat_tables([file.read() for file in files])
-        for name, values in _name_outputs(outputs).items():
+        named = _name_outputs(outputs)
+        _check_free(list(named), table.column_names)
+        for name, values in named.items():
             table = table.append_column(name, _to_column(values))
         if _is_spark(data):
             return data.sparkSession.createDataFrame(table)
@@ -103,6 +114,12 @@ class Tables:
             system, path = find_file_system(url)
             system.delete_file(path)
         self._written.clear()
+
+    def _read_names(self, data: Any) -> Sequence[str]:
+        if isinstance(data, str | Path):
+            names: Sequence[str] = self.store(data, ()).open()[0].schema_arrow.names
+            return names
+        return _column_names(data)
 
     def _write(self, data: Any, columns: Sequence[str]) -> Stored:
         parts = read_parts(data, columns)
@@ -167,21 +184,30 @@ def read_parts(data: Any, columns: Sequence[str]) -> Iterator[Any]:
     Raises:
         UsageError: a column is not there, or it is no table that is known.
     """
+    _check_columns(columns, _column_names(data))
     if isinstance(data, pa.Table):
-        _check_columns(columns, data.column_names)
         yield data.select(list(columns)) if columns else data
     elif _is_spark(data):
-        _check_columns(columns, data.columns)
         chosen = data.select(*columns) if columns else data
         # A partition at a time, and as Arrow: collecting the whole would need memory for all of it.
         for row in chosen.mapInArrow(_to_ipc, "part binary").toLocalIterator(prefetchPartitions=True):
             yield pa.ipc.open_stream(bytes(row["part"])).read_all()
-    elif _is_ray(data):
-        _check_columns(columns, data.columns())
+    else:
         chosen = data.select_columns(list(columns)) if columns else data
         yield from chosen.iter_batches(batch_size=None, batch_format="pyarrow")
+
+
+def _column_names(data: Any) -> Sequence[str]:
+    names: Sequence[str]
+    if isinstance(data, pa.Table):
+        names = data.column_names
+    elif _is_spark(data):
+        names = data.columns
+    elif _is_ray(data):
+        names = data.columns() or []  # None for a data set without rows
     else:
         raise UsageError(f"A {type(data).__name__} is no table that is known. Give a Spark DataFrame or Ray Dataset.")
+    return names
 
 
 def _to_ipc(batches: Iterator[Any]) -> Iterator[Any]:
@@ -201,6 +227,15 @@ def _check_columns(columns: Sequence[str], known: Sequence[str]) -> None:
         raise UsageError(f"The table has no column {missing[0]!r}. It has: {', '.join(known)}.")
 
 
+def _check_free(names: Sequence[str], known: Sequence[str]) -> None:
+    taken = [name for name in names if name in known]
+    if taken:
+        raise UsageError(
+            f"The table has a column {taken[0]!r}, which is what the model's outputs would be called. Rename or drop "
+            "it before predict()."
+        )
+
+
 def _names(kind: str, value: Sequence[str] | None) -> tuple[str, ...]:
     if isinstance(value, str):
         raise UsageError(f"{kind}_cols={value!r} is one name. Give a list: [{value!r}].")
@@ -217,11 +252,11 @@ def _is_ray(data: Any) -> bool:
 
 def _name_outputs(outputs: Any) -> dict[str, Any]:
     if isinstance(outputs, Mapping):
-        return {f"prediction_{name}": value for name, value in outputs.items()}
+        return {f"{_PREDICTION}_{name}": value for name, value in outputs.items()}
     if isinstance(outputs, tuple):
         names = getattr(outputs, "_fields", range(len(outputs)))
-        return {f"prediction_{name}": value for name, value in zip(names, outputs, strict=True)}
-    return {"prediction": outputs}
+        return {f"{_PREDICTION}_{name}": value for name, value in zip(names, outputs, strict=True)}
+    return {_PREDICTION: outputs}
 
 
 def _to_column(values: Any) -> Any:
