@@ -28,6 +28,7 @@ class Device(Protocol):
         most_sizes: how many input sizes a training may change between; None for any number.
         copies_buffers: whether processes may copy each other's buffers (batch-norm statistics) at every step.
         reduces_int64: whether the collective adds up whole numbers of 64 bits.
+        gathers_to_one: whether the collective can gather in one process, and not only in all.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Device(Protocol):
     most_sizes: int | None = None
     copies_buffers: bool = True
     reduces_int64: bool = True
+    gathers_to_one: bool = True
 
     # What there is.
 

@@ -39,6 +39,7 @@ class HpuDevice(Device):
     most_sizes = 4  # times two phases are eight graphs of the loss, which is as many as the compiler keeps
     copies_buffers = False
     reduces_int64 = False
+    gathers_to_one = False
 
     def __init__(self, options: DeviceOptions | None = None) -> None:
         self._options = options or DeviceOptions()

@@ -239,6 +239,9 @@ def gather(nano: TorchNano, value: Any) -> list[Any]:
     """Return every worker's value in the first worker, in the order of ranks; an empty list in the others."""
     if not nano.is_distributed:
         return [value]
+    if not nano.hardware.gathers_to_one:
+        everyones: list[Any] = nano.all_gather((value,))
+        return [one for (one,) in everyones] if nano.is_global_zero else []
     found: list[Any] | None = [None] * nano.world_size if nano.is_global_zero else None
     distributed.gather_object(value, found, dst=0)
     return found or []
