@@ -1,6 +1,7 @@
 """What a search found: rows, and the best of them, as a table, as JSON and as a page."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -147,7 +148,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return {"rows": [...], "best": name or None} in plain JSON values."""
-        return {"rows": [row.to_dict() for row in self.rows], "best": self.best_method()}
+        return {"rows": [_plain(row.to_dict()) for row in self.rows], "best": self.best_method()}
 
     def table(self) -> str:
         """Return the rows as text, and under which conditions they were measured."""
@@ -192,7 +193,8 @@ class Report:
 
         folder.mkdir(parents=True, exist_ok=True)
         values = {"best": self.best_method(), "settings": asdict(self.settings), "rows": [asdict(r) for r in self.rows]}
-        (folder / "report.json").write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(_plain(values), indent=1, ensure_ascii=False, allow_nan=False)
+        (folder / "report.json").write_text(text + "\n", encoding="utf-8")
         (folder / "report.html").write_text(make_page(self), encoding="utf-8")
 
     @classmethod
@@ -209,6 +211,15 @@ class Report:
             return cls(rows=rows, settings=Settings(**settings))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"The report {str(file)!r} can't be read: {error!r}") from error
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with null for numbers that JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _within(row: Row, max_drop: float | None) -> bool:

@@ -59,8 +59,11 @@ class StudyConfig:
         allowed = len(read_cpu().allowed)
         if self.thread_num is not None and not 1 <= self.thread_num <= allowed:
             raise UsageError(f"thread_num={self.thread_num!r} is not possible: this process may use {allowed} cpus.")
-        if self.max_drop is not None and self.max_drop < 0:
-            raise UsageError(f"max_drop={self.max_drop!r} must not be negative: it is how much may be lost.")
+        if self.max_drop is not None and not 0 <= self.max_drop < math.inf:
+            raise UsageError(
+                f"max_drop={self.max_drop!r} must be a number of at least 0: it is how much may be lost. "
+                "Use None to allow any loss."
+            )
         if not 0.5 <= self.confidence < 1:
             raise UsageError(f"confidence={self.confidence!r} must be at least 0.5 and below 1.")
         for name in ("latency_sample_num", "timeout_s"):
@@ -147,6 +150,13 @@ class _Study:
         if tried.status != "successful":
             log = self._store.log(ORIGINAL)
             raise ConversionError(f"The model itself does not run: {tried.note}. See {str(log)!r}.")
+        scorer, budget = self._case.scorer, self._config.max_drop
+        if scorer is not None and budget is not None and _number(tried.score) is None:
+            told = None if tried.score is None else tried.score.value
+            raise UsageError(
+                f"metric={scorer.name!r} gives {told} for the model itself, so no loss can be held against "
+                f"max_drop={budget!r}. Check the metric and its data, or leave max_drop out."
+            )
         self._store.write(ORIGINAL, None, tried)
         self._say(ORIGINAL)
         return tried
@@ -186,7 +196,7 @@ class _Study:
     def _search(self, method: str, first: Tried, original: Score | None, budget: float) -> Tried:
         def loss(tried: Tried) -> float:
             drop = self._drop(tried, original)
-            return float("inf") if drop is None else drop.high
+            return math.inf if drop is None or math.isnan(drop.high) else drop.high
 
         if loss(first) <= budget:
             return first
@@ -240,9 +250,10 @@ class _Study:
         )
 
     def _drop(self, tried: Tried, original: Score | None) -> Drop | None:
-        if self._case.scorer is None or tried.score is None or original is None:
+        scorer, score = self._case.scorer, tried.score
+        if scorer is None or score is None or original is None or None in (_number(score), _number(original)):
             return None
-        return measure_drop(self._case.scorer, original, tried.score, confidence=self._config.confidence)
+        return measure_drop(scorer, original, score, confidence=self._config.confidence)
 
     def _row(self, method: str, tried: Tried, original: Score | None, latency: Latency | None) -> Row:
         drop = self._drop(tried, original) if method != ORIGINAL else None
@@ -250,10 +261,17 @@ class _Study:
         timing = None if latency is None else latency.timing
         if latency is not None and latency.failure:
             status, note = "fail to forward", latency.failure
-        elif drop is not None and self._config.max_drop is not None and drop.high > self._config.max_drop:
-            status = "over budget"
+        elif drop is not None and self._config.max_drop is not None and not drop.high <= self._config.max_drop:
+            status = "over budget"  # also where the interval's end is no number
         elif latency is not None and latency.stopped:
             status = "early stopped"
+        accuracy = _number(tried.score)
+        if tried.score is not None and accuracy is None:
+            note = "; ".join(
+                filter(None, [note, f"the metric gives {tried.score.value}, which is no number to compare"])
+            )
+            if _number(original) is not None and status in ("successful", "early stopped"):
+                status = "wrong result"
         if drop is not None and not drop.sure and self._config.max_drop is not None:
             note = "; ".join(filter(None, [note, "the metric gives one number, so there is no interval of the drop"]))
         if tried.recipe.get("note"):  # the runtime has something to say: a precision that this cpu lacks, say
@@ -264,8 +282,8 @@ class _Study:
             status=status,
             latency_ms=None if timing is None else timing.median_ms,
             p95_ms=None if timing is None else timing.p95_ms,
-            accuracy=None if tried.score is None else tried.score.value,
-            drop=0.0 if method == ORIGINAL and tried.score is not None else None if drop is None else drop.point,
+            accuracy=accuracy,
+            drop=0.0 if method == ORIGINAL and accuracy is not None else None if drop is None else drop.point,
             drop_low=drop.low if drop is not None and drop.sure else None,
             drop_high=drop.high if drop is not None and drop.sure else None,
             peak_mb=None if timing is None or latency is None else latency.peak_bytes / 2**20,
@@ -277,3 +295,8 @@ class _Study:
             recipe=tried.recipe,
             log=str(log) if log.is_file() and log.stat().st_size else "",
         )
+
+
+def _number(score: Score | None) -> float | None:
+    """Return the score's value; None where it is no number that others can be compared with."""
+    return score.value if score is not None and math.isfinite(score.value) else None
