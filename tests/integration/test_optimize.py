@@ -110,6 +110,9 @@ def test_the_best_model_is_loaded_by_its_name(classified: tuple[InferenceOptimiz
     assert model(torch.rand(1, 3, 32, 32)).shape == (1, 5)
     with pytest.raises(BudgetError, match="No candidate was successful"):
         optimizer.get_best_model(accelerator="openvino")
+    for criterion in (-0.1, float("nan")):
+        with pytest.raises(UsageError, match="accuracy_criterion="):
+            optimizer.get_best_model(accuracy_criterion=criterion)
 
 
 def test_a_model_is_saved_and_loaded(classified: tuple[InferenceOptimizer, nn.Module, Any], tmp_path: Path) -> None:
@@ -237,6 +240,9 @@ def test_several_processes_answer_in_order_and_end(tmp_path: Path) -> None:
         ({"validation_data": torch.rand(1, 4)}, "no metric to use it with"),
         ({"training_data": None}, "no example of the model's inputs"),
         ({"includes": ["fp33"]}, "Did you mean 'fp32'"),
+        ({"direction": "up"}, "direction='up' is unknown"),
+        ({"calibration_samples": 0}, "calibration_samples=0 must be at least 1"),
+        ({"memory_mb": 0}, "memory_mb=0 must be"),
     ],
 )
 def test_a_wish_that_makes_no_sense_is_refused_at_once(words: dict[str, Any], message: str) -> None:

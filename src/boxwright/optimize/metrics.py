@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from boxwright.core.errors import UsageError
 from boxwright.core.structure import flatten
 from boxwright.launchers.payload import pack
-from boxwright.optimize.accuracy import Direction, Score
+from boxwright.optimize.accuracy import Direction, Score, check_direction
 from boxwright.optimize.batches import BatchForm, flat_inputs, iterate
 from boxwright.optimize.model import OptimizedModel
 from boxwright.runtimes.base import Graph
@@ -40,6 +40,7 @@ class MetricScorer:
     direction: Direction = "max"
 
     def __post_init__(self) -> None:
+        check_direction(self.direction)
         kind = find_kind(self.metric)
         if kind != "model" and self.data is None:
             raise UsageError(f"metric={self.name!r} needs data to compare with. Give validation_data.")

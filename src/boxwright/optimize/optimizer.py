@@ -18,7 +18,7 @@ from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.signature import Array
 from boxwright.core.spec import Spec
 from boxwright.core.types import Precision
-from boxwright.optimize.accuracy import Direction, Scorer
+from boxwright.optimize.accuracy import Direction, Scorer, check_direction
 from boxwright.optimize.batches import BatchForm, Call, flat_inputs, iterate, take_inputs
 from boxwright.optimize.candidates import ORIGINAL, SearchMode, choose_methods, find_method
 from boxwright.optimize.metrics import MetricScorer
@@ -180,6 +180,19 @@ class InferenceOptimizer:
             accelerator=accelerator,
             precision=precision,
         )
+        config = StudyConfig(
+            methods=methods,
+            thread_num=thread_num,
+            max_drop=max_drop,
+            confidence=confidence,
+            latency_sample_num=latency_sample_num,
+            timeout_s=timeout_s,
+            memory_mb=memory_mb,
+            search_tries=search_tries,
+            early_stop=early_stop,
+        )
+        check_direction(direction)
+        _check_samples(calibration_samples)
         if validation_data is not None and metric is None:
             raise UsageError("validation_data is given, but no metric to use it with. Give metric=f(pred, target).")
         form = BatchForm(model)
@@ -195,17 +208,6 @@ class InferenceOptimizer:
         )
         case = ModelCase(
             model=model, call=call, samples=tuple(samples), scorer=scorer, print_=_fingerprint(source, samples)
-        )
-        config = StudyConfig(
-            methods=methods,
-            thread_num=thread_num,
-            max_drop=max_drop,
-            confidence=confidence,
-            latency_sample_num=latency_sample_num,
-            timeout_s=timeout_s,
-            memory_mb=memory_mb,
-            search_tries=search_tries,
-            early_stop=early_stop,
         )
         with progress_bar(hidden=quiet) as progress:
             self._report = run_study(case, self._folder, config, progress)
@@ -260,6 +262,10 @@ class InferenceOptimizer:
             accuracy = self.report.original.accuracy
             if accuracy is None:
                 raise UsageError("accuracy_criterion needs the accuracy. Give metric=… to optimize().")
+            if not 0 <= accuracy_criterion < float("inf"):
+                raise UsageError(
+                    f"accuracy_criterion={accuracy_criterion!r} must be a part of at least 0, such as 0.05."
+                )
             max_drop = abs(accuracy) * accuracy_criterion
         row = self.report.best(accelerator=accelerator, precision=precision, max_drop=max_drop)
         return self.get_model(row.method), row.method
@@ -337,6 +343,7 @@ class InferenceOptimizer:
             ConversionError: the model can't be converted.
             MissingDependencyError: the runtime's packages are not installed.
         """
+        _check_samples(calibration_samples)
         form = BatchForm(model)
         call = _example_call(form, calib_data, input_sample)
         samples = take_inputs(calib_data, form, calibration_samples)
@@ -407,6 +414,11 @@ class InferenceOptimizer:
         return OptimizedModel(
             to_multi_instance(model.folder, num_processes, cores=cores), method=model.method, folder=model.folder
         )
+
+
+def _check_samples(count: int) -> None:
+    if count < 1:
+        raise UsageError(f"calibration_samples={count!r} must be at least 1.")
 
 
 def _convert(

@@ -66,9 +66,12 @@ class StudyConfig:
             )
         if not 0.5 <= self.confidence < 1:
             raise UsageError(f"confidence={self.confidence!r} must be at least 0.5 and below 1.")
-        for name in ("latency_sample_num", "timeout_s"):
-            if getattr(self, name) <= 0:
-                raise UsageError(f"{name}={getattr(self, name)!r} must be more than 0.")
+        for name in ("latency_sample_num", "timeout_s", "memory_mb", "early_stop"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UsageError(f"{name}={value!r} must be more than 0.")
+        if self.search_tries < 0:
+            raise UsageError(f"search_tries={self.search_tries!r} must not be negative. Use 0 to put no layers back.")
 
 
 def run_study(case: Case, folder: Path, config: StudyConfig, progress: Progress | None = None) -> Report:

@@ -138,6 +138,11 @@ def test_a_metric_without_data_or_target_is_refused() -> None:
         _scorer(_each, torch.ones(2, 3)).score(DoublingGraph())
 
 
+def test_a_direction_that_is_mistyped_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"direction=.maximize. is unknown\. Choose from: max, min"):
+        MetricScorer(metric=_each, data=Loader(), form=BatchForm(Doubling()), direction="maximize")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("model", "batch", "call", "target"),
     [

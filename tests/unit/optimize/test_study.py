@@ -84,3 +84,25 @@ def test_a_model_that_has_no_score_itself_has_no_budget(search: Search) -> None:
     rows = search({"original": math.nan, "fp32": 0.9}).rows
     assert [(r.status, r.accuracy, r.drop) for r in rows] == [("successful", None, None), ("successful", 0.9, None)]
     assert "the metric gives nan" in rows[0].note
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("max_drop", math.nan),
+        ("max_drop", math.inf),
+        ("max_drop", -0.1),
+        ("memory_mb", 0),
+        ("memory_mb", -5),
+        ("early_stop", -1.0),
+        ("early_stop", math.nan),
+        ("search_tries", -1),
+        ("latency_sample_num", 0),
+        ("timeout_s", math.nan),
+        ("confidence", math.nan),
+        ("thread_num", 0),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused(word: str, value: float) -> None:
+    with pytest.raises(UsageError, match=f"{word}={value!r}"):
+        StudyConfig(methods=("original",), **{word: value})  # type: ignore[arg-type]
