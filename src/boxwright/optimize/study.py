@@ -94,9 +94,9 @@ class _Study:
     def __init__(self, case: Case, folder: Path, config: StudyConfig, nursery: Nursery, progress: Progress) -> None:
         self._case, self._config, self._nursery = case, config, nursery
         self._progress = progress
-        self._store = Store(folder, case.fingerprint())
         self._case_file = nursery.folder / "case"
-        write_case(case, self._case_file)
+        write_case(case, self._case_file)  # first: what can't be sent is refused before all the data is read
+        self._store = Store(folder, case.fingerprint())
         cpu = read_cpu()
         self._threads = config.thread_num or cpu.usable_cores
         some = cpu.cores[: self._threads] if config.thread_num is not None else ()
