@@ -122,16 +122,24 @@ class Report:
             max_drop: a budget on top of the report's own, against the original.
 
         Raises:
-            BudgetError: rows that could have been chosen are over the budget, and none is inside it.
+            BudgetError: rows that could have been chosen are over the budget, and none is inside it; or all rows that
+                were asked for failed or are slow.
         """
         asked = [r for r in self.rows if matches(r.method, accelerator=accelerator, precision=precision)]
         inside = [r for r in asked if r.status == "successful" and r.latency_ms is not None and _within(r, max_drop)]
-        over = [r for r in asked if r.accuracy is not None and r not in inside and r.method != ORIGINAL]
-        others = [r for r in inside if r.method != ORIGINAL]
+        over = [r for r in asked if _is_over(r, max_drop)]
+        others = [
+            r
+            for r in asked
+            if r.method != ORIGINAL and r.status in ("successful", "early stopped") and _within(r, max_drop)
+        ]
         if (over and not others) or not inside:
             budget = self.settings.max_drop if max_drop is None else max_drop
-            if not over:
-                raise BudgetError("No candidate was successful. Look at the notes of the rows.")
+            if not over or others:
+                raise BudgetError(
+                    "No candidate was successful: all failed, or were much slower than the original. "
+                    "Look at the notes of the rows."
+                )
             nearest = min(over, key=lambda r: _bound(r))
             raise BudgetError(
                 f"No candidate stays within max_drop={budget!r}. Nearest: {nearest.method}, drop {nearest.drop:.4f}"
@@ -224,6 +232,13 @@ def _plain(value: Any) -> Any:
 
 def _within(row: Row, max_drop: float | None) -> bool:
     return max_drop is None or (row.drop is not None and _bound(row) <= max_drop)
+
+
+def _is_over(row: Row, max_drop: float | None) -> bool:
+    """Return whether a candidate was measured and lost too much; one that is slow or crashed is not over a budget."""
+    if row.method == ORIGINAL or row.drop is None:
+        return False
+    return row.status == "over budget" or (row.status in ("successful", "early stopped") and not _within(row, max_drop))
 
 
 def _bound(row: Row) -> float:

@@ -63,6 +63,19 @@ def test_failed_candidates_alone_leave_the_original() -> None:
     assert Report(rows=(ORIGINAL, FAILED), settings=SETTINGS).best().method == "original"
 
 
+def test_candidates_that_are_slow_or_crash_are_not_over_the_budget() -> None:
+    slow = _row("openvino_fp32", status="early stopped", latency_ms=99.0)
+    crashed = _row("bf16", status="fail to forward", latency_ms=None)
+    for settings in (SETTINGS, replace(SETTINGS, max_drop=None)):
+        assert Report(rows=(ORIGINAL, slow, crashed), settings=settings).best().method == "original"
+    report = Report(rows=(ORIGINAL, slow, OVER), settings=SETTINGS)
+    assert report.best().method == "original"  # one candidate is inside the budget, though slow
+    with pytest.raises(BudgetError, match="No candidate was successful: all failed, or were much slower"):
+        report.best(accelerator="openvino", precision="fp32")
+    with pytest.raises(BudgetError, match="Nearest: openvino_int8"):
+        Report(rows=(ORIGINAL, crashed, OVER), settings=SETTINGS).best()
+
+
 def test_json_has_nine_fields_a_row() -> None:
     values = json.loads(json.dumps(REPORT.to_dict()))
     assert list(values) == ["rows", "best"]
