@@ -20,7 +20,7 @@ from boxwright.runtimes.base import Choice
 class Store:
     """The tries of one folder, each under a key: what was tried with another key is not there.
 
-    Only tries that came to a result are kept. What failed is tried again: the reason may be gone.
+    Only tries that came to a result are kept. What failed or is unfinished is tried again: the reason may be gone.
     """
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
@@ -60,7 +60,7 @@ class Store:
 
     def write(self, method: str, choice: Choice | None, tried: Tried, wish: str = "") -> None:
         """Keep a try that came to a result."""
-        if tried.status not in ("successful", "wrong result"):
+        if tried.unfinished or tried.status not in ("successful", "wrong result"):
             self._file(method).unlink(missing_ok=True)
             return
         arrays: dict[str, Any] = {} if tried.score is None else dict(tried.score.arrays)

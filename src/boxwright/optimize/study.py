@@ -107,6 +107,7 @@ class _Study:
             cores=tuple(sorted(c for core in some for c in core.cpus)),
         )
         self._ranked: tuple[str, ...] | None = None
+        self._rank_failure = ""
         self._last_kept: tuple[str, ...] = ()
         self._done = 0
 
@@ -205,6 +206,9 @@ class _Study:
             return first
         quantized = first.recipe.get("quantized")  # the runtimes leave some layers in float anyway
         ranked = [name for name in self._rank() if quantized is None or name in quantized]
+        if self._rank_failure:
+            reason = f"the layers could not be ranked ({self._rank_failure}), so none was put back into float"
+            return replace(first, note="; ".join(filter(None, [first.note, reason])), unfinished=True)
         if not ranked:
             return first
         found = put_back(
@@ -229,7 +233,7 @@ class _Study:
                 )
             except ChildFailed as error:
                 _log.warning("The layers could not be ranked by what quantising costs: %s", error)
-                self._ranked = ()
+                self._ranked, self._rank_failure = (), str(error)
         return self._ranked
 
     def _time(self, tried: dict[str, Tried]) -> dict[str, Latency]:

@@ -45,6 +45,7 @@ class Tried:
         recipe: how it was converted, in the runtime's own words.
         kept: layers that were kept in float for the sake of accuracy.
         score_s: how long scoring took.
+        unfinished: whether something that is to be done for it could not be done this time.
     """
 
     status: Status
@@ -55,6 +56,7 @@ class Tried:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     kept: tuple[str, ...] = ()
     score_s: float = 0.0
+    unfinished: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

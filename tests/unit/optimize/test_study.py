@@ -13,7 +13,7 @@ from boxwright.core.errors import UsageError
 from boxwright.core.timing import Timing
 from boxwright.optimize.accuracy import Score
 from boxwright.optimize.page import make_page
-from boxwright.optimize.process import Nursery
+from boxwright.optimize.process import ChildFailed, Nursery
 from boxwright.optimize.report import Report
 from boxwright.optimize.study import StudyConfig, run_study
 from boxwright.optimize.timing import Latency
@@ -106,3 +106,25 @@ def test_a_model_that_has_no_score_itself_has_no_budget(search: Search) -> None:
 def test_a_value_that_makes_no_sense_is_refused(word: str, value: float) -> None:
     with pytest.raises(UsageError, match=f"{word}={value!r}"):
         StudyConfig(methods=("original",), **{word: value})  # type: ignore[arg-type]
+
+
+def test_a_search_that_could_not_be_made_is_told_and_made_next_time(
+    search: Search, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> tuple[str, ...]:
+        raise ChildFailed("it took more than 600 s and was stopped", stage="rank")
+
+    monkeypatch.setattr(Nursery, "run", fail)
+    scores = {"original": 0.9, "openvino_int8": 0.1, "int8": 0.1}
+    report = search(scores, max_drop=0.01)
+    for row in report.rows[1:]:
+        assert row.status == "over budget"
+        assert "the layers could not be ranked (it took more than 600 s and was stopped)" in row.note
+    assert asked == ["original", "openvino_int8", "int8"]
+    monkeypatch.setattr(Nursery, "run", lambda *_, **__: ("a", "b", "c"))
+    report = search(scores, max_drop=0.01)
+    # All in int8, then a and b in float, which is no better, so the first is made again.
+    assert asked[3:] == ["openvino_int8"] * 3 + ["int8"] * 3
+    assert not any("ranked" in row.note for row in report.rows)
+    search(scores, max_drop=0.01)
+    assert len(asked) == 9
