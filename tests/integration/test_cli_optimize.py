@@ -165,14 +165,17 @@ def test_the_ancestors_spelling_works_and_scored_images_that_calibrate_are_named
         (["--limit", "3"], "limit=3 needs a labelled set"),
         (["--calibration", "nowhere"], "nowhere"),
         (["--output-form", "raw"], "does not apply"),
+        (["--out", "a_file"], "'a_file' is no folder"),
     ],
 )
 def test_words_that_make_no_sense_are_refused(
-    boxwright: Command, weights: Path, words: list[str], message: str
+    boxwright: Command, weights: Path, words: list[str], message: str, tmp_path: Path
 ) -> None:
-    done = boxwright("optimize", weights, *words, "--out", "out")
+    (tmp_path / "a_file").touch()
+    done = boxwright("optimize", weights, *words)
     assert done.code in (2, 3)
     assert message in done.err
+    assert not (tmp_path / "runs").exists()
 
 
 def test_converted_models_cannot_be_converted_again(boxwright: Command, toy_onnx: Path) -> None:

@@ -53,7 +53,6 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search, print the table; 6 if no candidate stays inside the budget."""
     from boxwright.core import catalogue
-    from boxwright.recipes.runs import new_run_folder
 
     optimize = catalogue.load("recipe", "optimize")
     config_class = catalogue.load("recipe", "optimize_config")
@@ -61,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         config_class(
             model=args.model,
             options=model_options(args),
-            folder=args.out or new_run_folder(Path("runs/optimize")),
+            folder=args.out,
             data=args.data,
             val=args.val,
             limit=args.limit,

@@ -25,6 +25,7 @@ from boxwright.optimize.metrics import MetricScorer
 from boxwright.optimize.model import OptimizedModel
 from boxwright.optimize.progress import progress_bar
 from boxwright.optimize.report import Report
+from boxwright.optimize.store import hold_folder
 from boxwright.optimize.study import StudyConfig, run_study
 from boxwright.runtimes.artifact import is_artifact, open_graph, write_artifact
 from boxwright.runtimes.base import Choice, Tuning
@@ -170,7 +171,8 @@ class InferenceOptimizer:
             quiet: show no progress bar.
 
         Raises:
-            UsageError: an argument makes no sense, or something can't be sent to another process.
+            UsageError: an argument makes no sense, something can't be sent to another process, or another search works
+                in the folder.
             ConversionError: the model fails on the inputs.
         """
         methods = choose_methods(
@@ -209,7 +211,7 @@ class InferenceOptimizer:
         case = ModelCase(
             model=model, call=call, samples=tuple(samples), scorer=scorer, print_=_fingerprint(source, samples)
         )
-        with progress_bar(hidden=quiet) as progress:
+        with hold_folder(self._folder), progress_bar(hidden=quiet) as progress:
             self._report = run_study(case, self._folder, config, progress)
         self._model, self._call = model, call
         if output_filename is not None:

@@ -25,10 +25,12 @@ from boxwright.optimize.accuracy import Direction, Score
 from boxwright.optimize.candidates import ORIGINAL, SearchMode, choose_methods
 from boxwright.optimize.progress import progress_bar
 from boxwright.optimize.report import Report
+from boxwright.optimize.store import hold_folder
 from boxwright.optimize.study import StudyConfig, run_study
 from boxwright.recipes.evaluate import OFFICIAL, collect, match_classes
 from boxwright.recipes.models import ModelOptions, find_model
 from boxwright.recipes.predict import Predictor
+from boxwright.recipes.runs import new_run_folder
 from boxwright.runtimes.artifact import write_artifact
 from boxwright.runtimes.base import Choice, Graph
 from boxwright.runtimes.detector import DetectorSession
@@ -36,6 +38,7 @@ from boxwright.vision.letterbox import letterbox, to_input
 
 _log = get_logger(__name__)
 _WEIGHTS = (".safetensors", ".pth", ".pt", ".ckpt", ".tar")
+_RUNS = Path("runs/optimize")
 _SCORE_BATCH = 8
 _PROBES = 4
 
@@ -162,7 +165,8 @@ class OptimizeConfig:
     Attributes:
         model: the weight file, or a model's name.
         data: a labelled set; its validation part is scored. None: nothing is scored, and int8 can't be had.
-        folder: where report and artifacts go. A second call with the same folder goes on where the first ended.
+        folder: where report and artifacts go; None for a new one, `runs/optimize/exp…`. A second call with the same
+            folder goes on where the first ended.
         batch: images in one timed request.
         max_drop: how much AP may be lost; None for any.
         calibration: images for the quantisers: a folder, an image, or a labelled set. By default the training part.
@@ -186,7 +190,7 @@ class OptimizeConfig:
     """
 
     model: str | Path
-    folder: Path
+    folder: Path | None = None
     data: str | Path | None = None
     options: ModelOptions = field(default_factory=ModelOptions)
     batch: int = 1
@@ -223,6 +227,8 @@ class OptimizeConfig:
 
     def __post_init__(self) -> None:
         _ = self.methods  # names that don't exist are refused now, not after the data was read
+        if self.folder is not None and self.folder.exists() and not self.folder.is_dir():
+            raise UsageError(f"{str(self.folder)!r} is no folder, so results can't go there. Choose another one.")
         for name in ("batch", "calibration_images", "limit"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -252,7 +258,7 @@ def optimize(config: OptimizeConfig) -> OptimizeResult:
     """Try every method on a detector, write the report and the best artifact, and return both.
 
     Raises:
-        UsageError: the request makes no sense.
+        UsageError: the request makes no sense, or another search works in the folder.
         CheckpointError: the weights can't be used, or don't know the set's classes.
         DataError: the set can't be read.
         ConversionError: the model itself does not run.
@@ -270,9 +276,12 @@ def optimize(config: OptimizeConfig) -> OptimizeResult:
         early_stop=config.early_stop,
         remarks=remarks,
     )
-    with nullcontext(None) if config.quiet else progress_bar() as progress:
-        report = run_study(case, config.folder, study, progress)
-    return OptimizeResult(report=report, folder=config.folder, best=_write_best(case, report, config.folder))
+    # Made now: what was refused so far leaves no empty folder behind.
+    folder = new_run_folder(_RUNS) if config.folder is None else config.folder
+    with hold_folder(folder):
+        with nullcontext(None) if config.quiet else progress_bar() as progress:
+            report = run_study(case, folder, study, progress)
+        return OptimizeResult(report=report, folder=folder, best=_write_best(case, report, folder))
 
 
 def make_case(config: OptimizeConfig) -> tuple[DetectorCase, tuple[str, ...]]:
