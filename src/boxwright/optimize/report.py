@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from boxwright.core.errors import BudgetError, CheckpointError
-from boxwright.optimize.candidates import ORIGINAL, matches
+from boxwright.core.types import Precision
+from boxwright.optimize.candidates import METHODS, ORIGINAL, matches
 from boxwright.optimize.trial import Status
+from boxwright.runtimes.calibrate import describe_int8
 
 PUBLIC = ("method", "status", "latency_ms", "p95_ms", "accuracy", "drop", "peak_mb", "size_mb", "note")
 """The fields of a row in JSON, in their order."""
@@ -58,6 +60,19 @@ class Row:
     def to_dict(self) -> dict[str, Any]:
         """Return the nine fields that `--json` prints."""
         return {name: getattr(self, name) for name in PUBLIC}
+
+    def how(self) -> str:
+        """Return in one line how an int8 row was quantised; "" for others."""
+        method = METHODS.get(self.method)
+        if method is None or method.precision is not Precision.INT8 or not self.recipe:
+            return ""
+        return describe_int8(self.recipe)
+
+    def remarks(self) -> list[str]:
+        """Return what a reader should know of this row: its note, where its log is if it went wrong, and its recipe."""
+        went_wrong = self.status not in ("successful", "early stopped", "over budget")
+        log = f"log: {self.log}" if self.log and went_wrong else ""
+        return [text for text in (self.note, log, self.how()) if text]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +191,7 @@ class Report:
         ]
         widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
         text = [_align(head, widths), "  ".join("-" * w for w in widths), *(_align(line, widths) for line in lines)]
-        notes = [f"  {row.method}: {row.note}" for row in self.rows if row.note]
+        notes = [f"  {row.method}: {remark}" for row in self.rows for remark in row.remarks()]
         return "\n".join([*text, *(["", "notes:", *notes] if notes else []), "", *self.conditions()])
 
     def conditions(self) -> list[str]:

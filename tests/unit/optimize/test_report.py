@@ -95,6 +95,34 @@ def test_the_table_shows_every_row_and_how_it_was_measured() -> None:
     assert "unsupported <operator>" in table
 
 
+RECIPE = {
+    "quantized": ["a", "b"],
+    "float": "sums",
+    "activations": "uint8",
+    "samples": 16,
+    "keep_float": ["neck.x", "head.y"],
+}
+ONNX_RECIPE = {
+    "quantized": ["a"],
+    "quantisation": {"inputs": "8 bits", "float": {"asked for": ["b"], "depthwise": ["c", "d"], "first": []}},
+}
+
+
+def test_table_and_page_show_the_recipe_of_int8_and_the_log_of_what_failed() -> None:
+    quantised = _row("openvino_int8", recipe=RECIPE, log="logs/openvino_int8.log")
+    other = _row("onnxruntime_int8_integer", recipe=ONNX_RECIPE)
+    report = Report(rows=(ORIGINAL, quantised, other, _row("bf16", recipe={"folded": 3}), FAILED), settings=SETTINGS)
+    line = "2 layers in int8; in float: sums, by name neck.x, head.y; inputs: uint8; calibrated on 16 samples"
+    table, page = report.table(), make_page(report)
+    assert f"  openvino_int8: {line}\n" in table
+    assert "  jit_fp32: log: logs/jit.log\n" in table
+    assert "openvino_int8.log" not in table
+    assert "  onnxruntime_int8_integer: 1 layers in int8; in float: 2 depthwise, by name b; inputs: 8 bits\n" in table
+    assert "bf16:" not in table
+    assert line in page
+    assert "log: logs/jit.log" in page
+
+
 def test_a_saved_report_comes_back(tmp_path: Path) -> None:
     report = replace(REPORT, rows=(*REPORT.rows, _row("int8", kept=("a.b", "c"), recipe={"how": 1})))
     report.save(tmp_path / "new")
