@@ -166,6 +166,8 @@ def test_the_ancestors_spelling_works_and_scored_images_that_calibrate_are_named
         (["--calibration", "nowhere"], "nowhere"),
         (["--output-form", "raw"], "does not apply"),
         (["--out", "a_file"], "'a_file' is no folder"),
+        (["--max-drop", "0.1"], "--max-drop 0.1 needs a labelled set to score. Give --data"),
+        (["--confidence", "0.9"], "--confidence 0.9 needs a labelled set"),
     ],
 )
 def test_words_that_make_no_sense_are_refused(
@@ -175,6 +177,15 @@ def test_words_that_make_no_sense_are_refused(
     done = boxwright("optimize", weights, *words)
     assert done.code in (2, 3)
     assert message in done.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_weights_of_another_model_than_the_one_named_are_refused(
+    boxwright: Command, weights: Path, tmp_path: Path
+) -> None:
+    done = boxwright("inference_demo", "-n", "yolox-s", "-c", weights)
+    assert done.code == 2
+    assert "holds yolox_nano, but yolox_s was asked for" in done.err
     assert not (tmp_path / "runs").exists()
 
 

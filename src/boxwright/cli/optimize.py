@@ -5,11 +5,13 @@ import json
 from pathlib import Path
 
 from boxwright.cli.options import add_model_arguments, fraction, model_options, positive, split_list
+from boxwright.core.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments."""
     add_model_arguments(parser)
+    parser.set_defaults(network=None)
     add_search_arguments(parser)
 
 
@@ -20,10 +22,10 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", metavar="N", type=positive, help="score only the first N images")
     parser.add_argument("-b", "--batch", type=positive, default=1, help="images in one timed request (default 1)")
     parser.add_argument(
-        "--max-drop", metavar="AP", type=fraction, default=0.005,
+        "--max-drop", metavar="AP", type=fraction,
         help="how much AP may be lost, at the upper end of the drop's interval (default 0.005; 1 allows all)",
     )  # fmt: skip
-    parser.add_argument("--confidence", type=fraction, default=0.95, help="of each end of that interval (default 0.95)")
+    parser.add_argument("--confidence", type=fraction, help="of each end of that interval (default 0.95)")
     parser.add_argument(
         "--calibration", metavar="PATH", type=Path, help="images for int8 (default: the training part of --data)"
     )
@@ -54,19 +56,23 @@ def run(args: argparse.Namespace) -> int:
     """Search, print the table; 6 if no candidate stays inside the budget."""
     from boxwright.core import catalogue
 
+    given = {name: getattr(args, name) for name in ("max_drop", "confidence") if getattr(args, name) is not None}
+    if given and args.data is None:
+        name, value = next(iter(given.items()))
+        raise UsageError(f"--{name.replace('_', '-')} {value:g} needs a labelled set to score. Give --data PATH.")
     optimize = catalogue.load("recipe", "optimize")
     config_class = catalogue.load("recipe", "optimize_config")
     result = optimize(
         config_class(
             model=args.model,
+            network=args.network,
             options=model_options(args),
             folder=args.out,
             data=args.data,
             val=args.val,
             limit=args.limit,
             batch=args.batch,
-            max_drop=args.max_drop,
-            confidence=args.confidence,
+            **given,
             calibration=args.calibration,
             calibration_images=args.calibration_images,
             includes=None if args.includes is None else tuple(args.includes),

@@ -164,6 +164,7 @@ class OptimizeConfig:
 
     Attributes:
         model: the weight file, or a model's name.
+        network: the model that the weights must be of; None for any.
         data: a labelled set; its validation part is scored. None: nothing is scored, and int8 can't be had.
         folder: where report and artifacts go; None for a new one, `runs/optimize/exp…`. A second call with the same
             folder goes on where the first ended.
@@ -190,6 +191,7 @@ class OptimizeConfig:
     """
 
     model: str | Path
+    network: str | None = None
     folder: Path | None = None
     data: str | Path | None = None
     options: ModelOptions = field(default_factory=ModelOptions)
@@ -297,6 +299,11 @@ def make_case(config: OptimizeConfig) -> tuple[DetectorCase, tuple[str, ...]]:
     if config.options.output is not None:
         raise UsageError(f"--output-form {config.options.output!r} does not apply to weights. Leave it out.")
     _, spec = read_checkpoint(path, config.options)
+    if config.network not in (None, spec.model):
+        raise UsageError(
+            f"{str(path)!r} holds {spec.model}, but {config.network} was asked for. Give the weights of "
+            f"{config.network}, or leave its name out."
+        )
     scored, training = _read_parts(config)
     scorer, images = None, ImageInputs([], spec)
     if scored is not None:
