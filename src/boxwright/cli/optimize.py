@@ -34,8 +34,10 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", metavar="DIR", type=Path, help="folder for the results (default runs/optimize/exp…)")
     group = parser.add_argument_group("search")
-    group.add_argument("--includes", metavar="NAME", nargs="+", help="try only these methods")
-    group.add_argument("--excludes", metavar="NAME", nargs="+", help="leave these methods out")
+    group.add_argument("--includes", metavar="LIST", nargs="+", help="try only these methods: a,b or a b (after MODEL)")
+    group.add_argument(
+        "--excludes", metavar="LIST", nargs="+", help="leave these methods out: a,b or a b (after MODEL)"
+    )
     group.add_argument("--accelerator", metavar="LIST", help="only these: openvino,onnxruntime,jit,compile,…")
     group.add_argument("--precision", metavar="LIST", help="only these: fp32,bf16,fp16,int8")
     group.add_argument("--search-mode", choices=("default", "all"), default="default", help="all: every variant")
@@ -75,8 +77,8 @@ def run(args: argparse.Namespace) -> int:
             **given,
             calibration=args.calibration,
             calibration_images=args.calibration_images,
-            includes=None if args.includes is None else tuple(args.includes),
-            excludes=None if args.excludes is None else tuple(args.excludes),
+            includes=None if args.includes is None else split_list(",".join(args.includes)),
+            excludes=None if args.excludes is None else split_list(",".join(args.excludes)),
             search_mode=args.search_mode,
             accelerator=None if args.accelerator is None else split_list(args.accelerator),
             precision=None if args.precision is None else split_list(args.precision),

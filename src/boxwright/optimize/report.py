@@ -208,6 +208,10 @@ class Report:
                 f"drop: loss of {s.metric} against the original, in brackets where it lies with {s.confidence:.0%} "
                 f"confidence at each end (paired bootstrap){budget}"
             )
+        if any(row.kept for row in self.rows):
+            lines.append(
+                "int8: layers were put back into float by the score on these same data, which flatters a little"
+            )
         return [*lines, *s.remarks]
 
     def save(self, folder: Path) -> None:

@@ -15,6 +15,7 @@ from boxwright.core.errors import BudgetError, DataError, UsageError
 from boxwright.core.log import get_logger
 from boxwright.core.signature import Array
 from boxwright.core.spec import Spec
+from boxwright.core.types import Precision
 from boxwright.data.decode import list_images, read_image
 from boxwright.data.fingerprint import fingerprint
 from boxwright.data.formats import given_splits, read_records
@@ -22,7 +23,7 @@ from boxwright.data.records import Records
 from boxwright.data.split import read_splits
 from boxwright.evaluation.resample import match_detections, resample_ap
 from boxwright.optimize.accuracy import Direction, Score
-from boxwright.optimize.candidates import ORIGINAL, SearchMode, choose_methods
+from boxwright.optimize.candidates import METHODS, ORIGINAL, SearchMode, choose_methods
 from boxwright.optimize.progress import progress_bar
 from boxwright.optimize.report import Report
 from boxwright.optimize.store import hold_folder
@@ -312,11 +313,19 @@ def make_case(config: OptimizeConfig) -> tuple[DetectorCase, tuple[str, ...]]:
         match_classes(spec.names, scored.names)  # other classes are refused before anything is tried
         scorer = ApScorer(records=scored, spec=spec)
         images = ImageInputs(_readable(_paths(scored), _PROBES), spec)
-    calibration, remarks = _find_calibration(config, scored, training)
+    quantised = any(METHODS[method].precision is Precision.INT8 for method in config.methods)
+    calibration, told = _find_calibration(config, scored, training)
+    remarks = (told,) if told and quantised else ()
+    if quantised and scored is not None and training is None and config.calibration is None:
+        _log.warning(
+            "%r has no training part, so quantisers are calibrated on images that are scored too. That flatters int8 a "
+            "little; give other images with --calibration PATH.",
+            str(config.data),
+        )
     if not len(images):
         images = ImageInputs(calibration[:_PROBES], spec)
         if not calibration:
-            remarks = (*remarks, "no images were given: timed with a drawn pattern, int8 was not possible")
+            remarks = (f"no images were given: timed with a drawn pattern{', int8 was not possible' * quantised}",)
     case = DetectorCase(
         path=path,
         options=config.options,
@@ -344,7 +353,8 @@ def _read_parts(config: OptimizeConfig) -> tuple[Records | None, Records | None]
 
 def _find_calibration(
     config: OptimizeConfig, scored: Records | None, training: Records | None
-) -> tuple[list[Path], tuple[str, ...]]:
+) -> tuple[list[Path], str]:
+    """Return the images for the quantisers, and a sentence about them; "" if there are none."""
     if config.calibration is not None:
         where = Path(config.calibration)
         if where.is_file() and where.suffix.lower() in (".json", ".yaml", ".yml", ".txt"):
@@ -358,15 +368,10 @@ def _find_calibration(
         paths, told = _paths(training), "training images"
     elif scored is not None:
         paths, told = _paths(scored), "of the scored images, for want of others (give --calibration PATH)"
-        _log.warning(
-            "%r has no training part, so quantisers are calibrated on images that are scored too. That flatters int8 a "
-            "little; give other images with --calibration PATH.",
-            str(config.data),
-        )
     else:
-        return [], ()
+        return [], ""
     chosen = _readable(paths, config.calibration_images)
-    return chosen, (f"quantisers calibrated on {len(chosen)} {told}",)
+    return chosen, f"quantisers calibrated on {len(chosen)} {told}"
 
 
 def _paths(records: Records) -> list[Path]:

@@ -108,6 +108,12 @@ ONNX_RECIPE = {
 }
 
 
+def test_that_layers_were_chosen_on_the_scored_data_is_told_where_it_was_so() -> None:
+    told = "int8: layers were put back into float by the score on these same data, which flatters a little"
+    assert told not in REPORT.conditions()
+    assert told in Report(rows=(ORIGINAL, _row("int8", kept=("a",))), settings=SETTINGS).conditions()
+
+
 def test_table_and_page_show_the_recipe_of_int8_and_the_log_of_what_failed() -> None:
     quantised = _row("openvino_int8", recipe=RECIPE, log="logs/openvino_int8.log")
     other = _row("onnxruntime_int8_integer", recipe=ONNX_RECIPE)
