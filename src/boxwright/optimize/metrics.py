@@ -120,7 +120,9 @@ class MetricScorer:
         return digest.hexdigest()
 
     def _outputs(self, model: OptimizedModel) -> Iterator[tuple[Any, Any, int]]:
+        empty = True
         for batch in iterate(self.data):
+            empty = False
             (args, kwargs), target = self.form.split(batch)
             if target is None:
                 raise UsageError(
@@ -128,6 +130,8 @@ class MetricScorer:
                 )
             leaves, _ = flatten((args, kwargs))
             yield model(*args, **kwargs), target, int(leaves[0].shape[0]) if leaves[0].ndim else 1
+        if empty:
+            raise UsageError(f"validation_data gave no batch, so metric={self.name!r} has nothing to score.")
 
 
 def _has_length(data: Any) -> bool:

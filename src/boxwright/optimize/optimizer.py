@@ -195,6 +195,12 @@ class InferenceOptimizer:
         )
         check_direction(direction)
         _check_samples(calibration_samples)
+        if output_filename is not None and (
+            Path(output_filename).is_dir() or not Path(output_filename).parent.is_dir()
+        ):
+            raise UsageError(
+                f"output_filename={str(output_filename)!r} can't be written: give a file in a folder that is there."
+            )
         if validation_data is not None and metric is None:
             raise UsageError("validation_data is given, but no metric to use it with. Give metric=f(pred, target).")
         form = BatchForm(model)
@@ -413,9 +419,11 @@ class InferenceOptimizer:
             raise UsageError("Only a converted model can be copied. Get one from get_model(), trace() or quantize().")
         from boxwright.runtimes.instances import to_multi_instance
 
-        return OptimizedModel(
+        several = OptimizedModel(
             to_multi_instance(model.folder, num_processes, cores=cores), method=model.method, folder=model.folder
         )
+        weakref.finalize(several, id, model)  # holds the model, whose temporary folder would go with it
+        return several
 
 
 def _check_samples(count: int) -> None:
@@ -454,7 +462,9 @@ def _example_call(form: BatchForm, data: Any, input_sample: Any) -> Call:
         return _sample_call(input_sample)
     if data is None:
         raise UsageError("There is no example of the model's inputs. Give training_data or input_sample.")
-    return form.split(next(iterate(data)))[0]
+    for batch in iterate(data):
+        return form.split(batch)[0]
+    raise UsageError("The data gave no batch, so there is no example of the model's inputs. Is the loader empty?")
 
 
 def _sample_call(sample: Any) -> Call:

@@ -78,7 +78,7 @@ def run_study(case: Case, folder: Path, config: StudyConfig, progress: Progress 
     """Try every method, time those that work, and return the report, which is also in the folder.
 
     Raises:
-        UsageError: the case can't be sent to another process, or there is a budget but no metric.
+        UsageError: the case can't be sent to another process, there is a budget but no metric, or the metric fails.
         ConversionError: the original itself does not run.
     """
     if config.max_drop is not None and case.scorer is None:
@@ -151,10 +151,12 @@ class _Study:
         tried = known or self._attempt(ORIGINAL, ())
         patience_s = max(self._config.timeout_s, _SCORE_TIMES * tried.score_s)
         self._limits = replace(self._limits, stage_s={"score": patience_s})
+        scorer, budget = self._case.scorer, self._config.max_drop
         if tried.status != "successful":
             log = self._store.log(ORIGINAL)
+            if tried.stage == "score" and scorer is not None:
+                raise UsageError(f"metric={scorer.name!r} fails on the model itself: {tried.note}. See {str(log)!r}.")
             raise ConversionError(f"The model itself does not run: {tried.note}. See {str(log)!r}.")
-        scorer, budget = self._case.scorer, self._config.max_drop
         if scorer is not None and budget is not None and _number(tried.score) is None:
             told = None if tried.score is None else tried.score.value
             raise UsageError(

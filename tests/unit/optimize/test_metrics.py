@@ -189,6 +189,14 @@ def test_a_metric_without_data_or_target_is_refused() -> None:
         MetricScorer(metric=_each, data=None, form=BatchForm(Doubling()))
     with pytest.raises(UsageError, match="hold only inputs"):
         _scorer(_each, torch.ones(2, 3)).score(DoublingGraph())
+    for metric in (_each, Right()):
+        with pytest.raises(UsageError, match="validation_data gave no batch"):
+            _scorer(metric, DataLoader([])).score(DoublingGraph())  # type: ignore[arg-type]
+
+
+def test_a_function_is_no_model() -> None:
+    with pytest.raises(UsageError, match=r"has no forward.*Give a torch\.nn\.Module"):
+        BatchForm(_each)
 
 
 def test_a_direction_that_is_mistyped_is_refused() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.planted import DoublingCase, LengthScorer
 
-from boxwright.core.errors import UsageError
+from boxwright.core.errors import ConversionError, UsageError
 from boxwright.core.timing import Timing
 from boxwright.optimize.accuracy import Score
 from boxwright.optimize.page import make_page
@@ -84,6 +84,21 @@ def test_a_model_that_has_no_score_itself_has_no_budget(search: Search) -> None:
     rows = search({"original": math.nan, "fp32": 0.9}).rows
     assert [(r.status, r.accuracy, r.drop) for r in rows] == [("successful", None, None), ("successful", 0.9, None)]
     assert "the metric gives nan" in rows[0].note
+
+
+def test_a_metric_that_fails_is_not_taken_for_a_model_that_does_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(stage: str) -> Tried:
+        return Tried(status="fail to forward", note="RuntimeError: always", stage=stage)
+
+    config = StudyConfig(methods=("original",))
+    monkeypatch.setattr("boxwright.optimize.study.run_trial", lambda *_, **__: fail("score"))
+    with pytest.raises(UsageError, match="metric='length' fails on the model itself: RuntimeError: always"):
+        run_study(DoublingCase(LengthScorer()), tmp_path, config)
+    monkeypatch.setattr("boxwright.optimize.study.run_trial", lambda *_, **__: fail("forward"))
+    with pytest.raises(ConversionError, match="The model itself does not run"):
+        run_study(DoublingCase(LengthScorer()), tmp_path, config)
 
 
 @pytest.mark.parametrize(
