@@ -165,7 +165,7 @@ def run_trial(nursery: Nursery, job: TrialJob, *, limits: Limits, log: Path) -> 
         if error.lacks_package:
             return Tried(status="lack dependency", note=str(error.cause))
         early = error.stage in ("start", "convert")
-        reason = f"its metric: {error}" if error.stage == "score" else str(error)
+        reason = f"while it was scored: {error}" if error.stage == "score" else str(error)
         return Tried(
             status="fail to convert" if early else "fail to forward", note=_in_short(reason), stage=error.stage
         )

@@ -88,7 +88,7 @@ def test_a_metric_that_raises_is_told_as_such(nursery: Nursery, job: TrialJob) -
     write_case(DoublingCase(BrokenScorer()), job.case)
     tried = _try(nursery, job, "good")
     assert (tried.status, tried.stage) == ("fail to forward", "score")
-    assert tried.note == "its metric: RuntimeError: no such label"
+    assert tried.note == "while it was scored: RuntimeError: no such label"
 
 
 def test_a_hang_is_ended_at_its_limit(nursery: Nursery, job: TrialJob) -> None:
