@@ -116,6 +116,7 @@ def test_an_int8_file_with_a_fixed_batch_and_decoded_boxes(
     )
     assert done.code == 0, done.err
     assert "precision int8, output decoded" in done.out
+    assert "layers in int8; in float: " in done.out
     assert "2x64x96: " in done.out
     model = onnx.load(tmp_path / "two.onnx")
     assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 2

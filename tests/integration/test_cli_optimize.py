@@ -19,6 +19,7 @@ from support.scenes import NAMES, save_labelled_set, scene
 from boxwright.core.spec import Spec
 from boxwright.detector.weights import save_weights
 from boxwright.optimize.report import Report, Row, Settings
+from boxwright.recipes.optimize import OptimizeConfig, make_case
 from boxwright.recipes.predict import Predictor
 
 # What the module's tests share is made once.
@@ -49,7 +50,7 @@ def searched(weights: Path, data: Path, tmp_path_factory: pytest.TempPathFactory
     """The folder and the JSON of one search over two methods."""
     out = tmp_path_factory.mktemp("out")
     words = [
-        "optimize", weights, "--data", data, "--val", "0.5", "-b", "2", "--includes", "fp32", "onnxruntime_fp32",
+        "optimize", weights, "--data", data, "--val", "0.5", "-b", "2", "--includes", "fp32,onnxruntime_fp32",
         "--runs", "4", "--threads", "1", "--out", out, "--json", "-q",
     ]  # fmt: skip
     command = [sys.executable, "-m", "boxwright", *map(str, words)]
@@ -69,12 +70,20 @@ def test_json_has_the_rows_and_the_best(searched: tuple[Path, dict[str, Any]]) -
     assert values["best"] in ("original", "fp32", "onnxruntime_fp32")
 
 
+def test_what_quantisers_saw_is_told_where_there_are_any(weights: Path, data: Path) -> None:
+    words: dict[str, Any] = {"model": weights, "data": data, "val": 0.5}
+    _, remarks = make_case(OptimizeConfig(**words, includes=("openvino_int8",)))
+    assert "quantisers calibrated on 1 training images" in remarks
+    _, remarks = make_case(OptimizeConfig(**words, includes=("openvino_fp32",)))
+    assert not any("calibrated" in remark for remark in remarks)
+
+
 def test_the_folder_holds_report_and_best_artifact(searched: tuple[Path, dict[str, Any]]) -> None:
     out, values = searched
     report = Report.read(out / "report.json")
     assert report.settings.batch == 2
     assert report.settings.max_drop == 0.005
-    assert any("training images" in remark for remark in report.settings.remarks)
+    assert not any("calibrated" in remark for remark in report.settings.remarks)  # nothing was quantised
     assert "<svg" in (out / "report.html").read_text()
     measured = json.loads((out / "artifacts" / "onnxruntime_fp32" / "artifact.json").read_text())["measured"]
     assert measured["accuracy"] == values["rows"][2]["accuracy"]
@@ -165,14 +174,28 @@ def test_the_ancestors_spelling_works_and_scored_images_that_calibrate_are_named
         (["--limit", "3"], "limit=3 needs a labelled set"),
         (["--calibration", "nowhere"], "nowhere"),
         (["--output-form", "raw"], "does not apply"),
+        (["--out", "a_file"], "'a_file' is no folder"),
+        (["--max-drop", "0.1"], "--max-drop 0.1 needs a labelled set to score. Give --data"),
+        (["--confidence", "0.9"], "--confidence 0.9 needs a labelled set"),
     ],
 )
 def test_words_that_make_no_sense_are_refused(
-    boxwright: Command, weights: Path, words: list[str], message: str
+    boxwright: Command, weights: Path, words: list[str], message: str, tmp_path: Path
 ) -> None:
-    done = boxwright("optimize", weights, *words, "--out", "out")
+    (tmp_path / "a_file").touch()
+    done = boxwright("optimize", weights, *words)
     assert done.code in (2, 3)
     assert message in done.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_weights_of_another_model_than_the_one_named_are_refused(
+    boxwright: Command, weights: Path, tmp_path: Path
+) -> None:
+    done = boxwright("inference_demo", "-n", "yolox-s", "-c", weights)
+    assert done.code == 2
+    assert "holds yolox_nano, but yolox_s was asked for" in done.err
+    assert not (tmp_path / "runs").exists()
 
 
 def test_converted_models_cannot_be_converted_again(boxwright: Command, toy_onnx: Path) -> None:

@@ -110,6 +110,9 @@ def test_the_best_model_is_loaded_by_its_name(classified: tuple[InferenceOptimiz
     assert model(torch.rand(1, 3, 32, 32)).shape == (1, 5)
     with pytest.raises(BudgetError, match="No candidate was successful"):
         optimizer.get_best_model(accelerator="openvino")
+    for criterion in (-0.1, float("nan")):
+        with pytest.raises(UsageError, match="accuracy_criterion="):
+            optimizer.get_best_model(accuracy_criterion=criterion)
 
 
 def test_a_model_is_saved_and_loaded(classified: tuple[InferenceOptimizer, nn.Module, Any], tmp_path: Path) -> None:
@@ -213,10 +216,14 @@ def test_several_processes_answer_in_order_and_end(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
     rows = torch.rand(7, 3)
     before = psutil.Process().children(recursive=True)  # other tests may have left a compiler's helpers
-    made = InferenceOptimizer.trace(model, rows[:2], "onnxruntime", folder=tmp_path / "model")
     cpu = min(os.sched_getaffinity(0))
-    several = InferenceOptimizer.to_multi_instance(made, 2, cores=[[cpu], [cpu]])
+    # The traced model is held by nobody else, and its folder is a temporary one.
+    several = InferenceOptimizer.to_multi_instance(
+        InferenceOptimizer.trace(model, rows[:2], "onnxruntime"), 2, cores=[[cpu], [cpu]]
+    )
     try:
+        InferenceOptimizer.save(several, tmp_path / "saved")
+        assert (tmp_path / "saved" / "model.onnx").is_file()
         answers = list(several.map([rows[i : i + 2] for i in range(0, 7, 2)]))  # the last has one row
         with torch.no_grad():
             torch.testing.assert_close(torch.cat([torch.as_tensor(a) for a in answers]), model(rows))
@@ -237,6 +244,14 @@ def test_several_processes_answer_in_order_and_end(tmp_path: Path) -> None:
         ({"validation_data": torch.rand(1, 4)}, "no metric to use it with"),
         ({"training_data": None}, "no example of the model's inputs"),
         ({"includes": ["fp33"]}, "Did you mean 'fp32'"),
+        ({"training_data": DataLoader([])}, "The data gave no batch"),
+        (
+            {"output_filename": "no/such/folder/table.txt"},
+            "output_filename='no/such/folder/table.txt' can't be written",
+        ),
+        ({"direction": "up"}, "direction='up' is unknown"),
+        ({"calibration_samples": 0}, "calibration_samples=0 must be at least 1"),
+        ({"memory_mb": 0}, "memory_mb=0 must be"),
     ],
 )
 def test_a_wish_that_makes_no_sense_is_refused_at_once(words: dict[str, Any], message: str) -> None:

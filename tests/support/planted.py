@@ -83,6 +83,13 @@ class LengthScorer:
         return "length"
 
 
+class BrokenScorer(LengthScorer):
+    """Raises, whatever it is given."""
+
+    def score(self, graph: Any) -> Score:
+        raise RuntimeError("no such label")
+
+
 class DoublingCase:
     """A case without torch."""
 

@@ -9,7 +9,7 @@ from boxwright.cli.options import parse_size
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments."""
-    parser.add_argument("-n", "--name", default="yolox_nano", help="the model's name (default yolox_nano)")
+    parser.add_argument("-n", "--name", help="the model's name; weights of another are refused (default yolox_nano)")
     parser.add_argument("-c", "--ckpt", metavar="FILE", type=Path, help="its weights (default: looked for by the name)")
     parser.add_argument("--names", metavar="LIST", help="class names: a,b,c or a file with one name a line")
     parser.add_argument("--size", metavar="N|HxW", type=parse_size, help="input size in pixels, multiples of 32")
@@ -24,6 +24,8 @@ def run(args: argparse.Namespace) -> int:
     from boxwright.core import catalogue
     from boxwright.recipes.models import normalise_name
 
-    catalogue.find("model", normalise_name(args.name))
-    args.model = args.name if args.ckpt is None else args.ckpt
+    args.network = None if args.name is None else normalise_name(args.name)
+    if args.network is not None:
+        catalogue.find("model", args.network)
+    args.model = args.ckpt or args.network or "yolox_nano"
     return optimize.run(args)

@@ -5,11 +5,13 @@ import json
 from pathlib import Path
 
 from boxwright.cli.options import add_model_arguments, fraction, model_options, positive, split_list
+from boxwright.core.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments."""
     add_model_arguments(parser)
+    parser.set_defaults(network=None)
     add_search_arguments(parser)
 
 
@@ -20,10 +22,10 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", metavar="N", type=positive, help="score only the first N images")
     parser.add_argument("-b", "--batch", type=positive, default=1, help="images in one timed request (default 1)")
     parser.add_argument(
-        "--max-drop", metavar="AP", type=fraction, default=0.005,
+        "--max-drop", metavar="AP", type=fraction,
         help="how much AP may be lost, at the upper end of the drop's interval (default 0.005; 1 allows all)",
     )  # fmt: skip
-    parser.add_argument("--confidence", type=fraction, default=0.95, help="of each end of that interval (default 0.95)")
+    parser.add_argument("--confidence", type=fraction, help="of each end of that interval (default 0.95)")
     parser.add_argument(
         "--calibration", metavar="PATH", type=Path, help="images for int8 (default: the training part of --data)"
     )
@@ -32,8 +34,10 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", metavar="DIR", type=Path, help="folder for the results (default runs/optimize/exp…)")
     group = parser.add_argument_group("search")
-    group.add_argument("--includes", metavar="NAME", nargs="+", help="try only these methods")
-    group.add_argument("--excludes", metavar="NAME", nargs="+", help="leave these methods out")
+    group.add_argument("--includes", metavar="LIST", nargs="+", help="try only these methods: a,b or a b (after MODEL)")
+    group.add_argument(
+        "--excludes", metavar="LIST", nargs="+", help="leave these methods out: a,b or a b (after MODEL)"
+    )
     group.add_argument("--accelerator", metavar="LIST", help="only these: openvino,onnxruntime,jit,compile,…")
     group.add_argument("--precision", metavar="LIST", help="only these: fp32,bf16,fp16,int8")
     group.add_argument("--search-mode", choices=("default", "all"), default="default", help="all: every variant")
@@ -53,25 +57,28 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search, print the table; 6 if no candidate stays inside the budget."""
     from boxwright.core import catalogue
-    from boxwright.recipes.runs import new_run_folder
 
+    given = {name: getattr(args, name) for name in ("max_drop", "confidence") if getattr(args, name) is not None}
+    if given and args.data is None:
+        name, value = next(iter(given.items()))
+        raise UsageError(f"--{name.replace('_', '-')} {value:g} needs a labelled set to score. Give --data PATH.")
     optimize = catalogue.load("recipe", "optimize")
     config_class = catalogue.load("recipe", "optimize_config")
     result = optimize(
         config_class(
             model=args.model,
+            network=args.network,
             options=model_options(args),
-            folder=args.out or new_run_folder(Path("runs/optimize")),
+            folder=args.out,
             data=args.data,
             val=args.val,
             limit=args.limit,
             batch=args.batch,
-            max_drop=args.max_drop,
-            confidence=args.confidence,
+            **given,
             calibration=args.calibration,
             calibration_images=args.calibration_images,
-            includes=None if args.includes is None else tuple(args.includes),
-            excludes=None if args.excludes is None else tuple(args.excludes),
+            includes=None if args.includes is None else split_list(",".join(args.includes)),
+            excludes=None if args.excludes is None else split_list(",".join(args.excludes)),
             search_mode=args.search_mode,
             accelerator=None if args.accelerator is None else split_list(args.accelerator),
             precision=None if args.precision is None else split_list(args.precision),

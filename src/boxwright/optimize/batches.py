@@ -22,6 +22,9 @@ class BatchForm:
     elements go in, as many as `forward` takes, and at least the last one is the target, unless `forward` needs it.
     Anything else is the one input, without a target.
 
+    Raises:
+        UsageError: the model has no `forward`.
+
     Example:
         >>> class Model:
         ...     def forward(self, x, mask=None): ...
@@ -31,6 +34,10 @@ class BatchForm:
     """
 
     def __init__(self, model: Any) -> None:
+        if not callable(getattr(model, "forward", None)):
+            raise UsageError(
+                f"model={model!r} has no forward(…). Give a torch.nn.Module; a function can be the forward of one."
+            )
         parameters = list(inspect.signature(model.forward).parameters.values())
         positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self._any_number = any(p.kind is p.VAR_POSITIONAL for p in parameters)

@@ -2,11 +2,14 @@
 
 import hashlib
 import inspect
+import os
 import sys
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +17,8 @@ from numpy.typing import NDArray
 from boxwright.core.errors import UsageError
 from boxwright.core.structure import flatten
 from boxwright.launchers.payload import pack
-from boxwright.optimize.accuracy import Direction, Score
-from boxwright.optimize.batches import BatchForm, flat_inputs, iterate
+from boxwright.optimize.accuracy import Direction, Score, check_direction
+from boxwright.optimize.batches import BatchForm, is_loader, iterate
 from boxwright.optimize.model import OptimizedModel
 from boxwright.runtimes.base import Graph
 
@@ -40,6 +43,7 @@ class MetricScorer:
     direction: Direction = "max"
 
     def __post_init__(self) -> None:
+        check_direction(self.direction)
         kind = find_kind(self.metric)
         if kind != "model" and self.data is None:
             raise UsageError(f"metric={self.name!r} needs data to compare with. Give validation_data.")
@@ -90,21 +94,35 @@ class MetricScorer:
         return means
 
     def fingerprint(self) -> str:
-        """Return a hash of the metric, the first batch, and how many there are."""
+        """Return a hash of the metric, the file it is written in, and all batches; another one each time without these.
+
+        A metric that brings data of its own, f(model), and data that can't be read here are known to nobody: what was
+        scored with them is scored again.
+        """
+        hidden = find_kind(self.metric) == "model" or isinstance(self.data, str | bytes | os.PathLike)
+        if hidden or (find_kind(self.metric) == "model and data" and not _has_length(self.data)):
+            return uuid4().hex
         digest = hashlib.sha256(pack(self.metric, "The metric"))
-        if self.data is not None:
-            digest.update(
-                f"{type(self.data).__qualname__} {len(self.data) if hasattr(self.data, '__len__') else ''}".encode()
-            )
-            torch = sys.modules.get("torch")
-            if torch is not None:
-                torch.manual_seed(0)
-            for array in flat_inputs(((next(iterate(self.data)),), {})):
-                digest.update(np.ascontiguousarray(array).tobytes())
+        digest.update(_source_of(self.metric))
+        torch = sys.modules.get("torch")
+        if torch is not None:  # as when it is scored
+            torch.manual_seed(0)
+        try:
+            for batch in iterate(self.data):
+                leaves, template = flatten(batch)
+                digest.update(repr(template).encode())
+                for leaf in leaves:
+                    array = np.asarray(leaf.detach().cpu() if hasattr(leaf, "detach") else leaf)
+                    digest.update(f"{array.dtype} {array.shape}".encode())
+                    digest.update(np.ascontiguousarray(array).tobytes())
+        except (UsageError, TypeError):
+            return uuid4().hex
         return digest.hexdigest()
 
     def _outputs(self, model: OptimizedModel) -> Iterator[tuple[Any, Any, int]]:
+        empty = True
         for batch in iterate(self.data):
+            empty = False
             (args, kwargs), target = self.form.split(batch)
             if target is None:
                 raise UsageError(
@@ -112,6 +130,28 @@ class MetricScorer:
                 )
             leaves, _ = flatten((args, kwargs))
             yield model(*args, **kwargs), target, int(leaves[0].shape[0]) if leaves[0].ndim else 1
+        if empty:
+            raise UsageError(f"validation_data gave no batch, so metric={self.name!r} has nothing to score.")
+
+
+def _has_length(data: Any) -> bool:
+    try:
+        len(data)
+    except TypeError:
+        return not is_loader(data)
+    return True
+
+
+def _source_of(metric: Any) -> bytes:
+    """Return the file that a metric is written in; nothing for a script's own: its functions are packed as code."""
+    function = getattr(metric, "func", metric)  # of a functools.partial
+    known = function if hasattr(function, "__qualname__") else type(function)
+    if getattr(known, "__module__", None) in ("__main__", "__mp_main__"):
+        return b""
+    try:
+        return Path(inspect.getsourcefile(known) or "").read_bytes()
+    except (TypeError, OSError):
+        return b""  # built in or compiled
 
 
 def find_kind(metric: Any) -> Kind:

@@ -18,13 +18,14 @@ from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.signature import Array
 from boxwright.core.spec import Spec
 from boxwright.core.types import Precision
-from boxwright.optimize.accuracy import Direction, Scorer
+from boxwright.optimize.accuracy import Direction, Scorer, check_direction
 from boxwright.optimize.batches import BatchForm, Call, flat_inputs, iterate, take_inputs
 from boxwright.optimize.candidates import ORIGINAL, SearchMode, choose_methods, find_method
 from boxwright.optimize.metrics import MetricScorer
 from boxwright.optimize.model import OptimizedModel
 from boxwright.optimize.progress import progress_bar
 from boxwright.optimize.report import Report
+from boxwright.optimize.store import hold_folder
 from boxwright.optimize.study import StudyConfig, run_study
 from boxwright.runtimes.artifact import is_artifact, open_graph, write_artifact
 from boxwright.runtimes.base import Choice, Tuning
@@ -170,7 +171,8 @@ class InferenceOptimizer:
             quiet: show no progress bar.
 
         Raises:
-            UsageError: an argument makes no sense, or something can't be sent to another process.
+            UsageError: an argument makes no sense, something can't be sent to another process, or another search works
+                in the folder.
             ConversionError: the model fails on the inputs.
         """
         methods = choose_methods(
@@ -180,6 +182,25 @@ class InferenceOptimizer:
             accelerator=accelerator,
             precision=precision,
         )
+        config = StudyConfig(
+            methods=methods,
+            thread_num=thread_num,
+            max_drop=max_drop,
+            confidence=confidence,
+            latency_sample_num=latency_sample_num,
+            timeout_s=timeout_s,
+            memory_mb=memory_mb,
+            search_tries=search_tries,
+            early_stop=early_stop,
+        )
+        check_direction(direction)
+        _check_samples(calibration_samples)
+        if output_filename is not None and (
+            Path(output_filename).is_dir() or not Path(output_filename).parent.is_dir()
+        ):
+            raise UsageError(
+                f"output_filename={str(output_filename)!r} can't be written: give a file in a folder that is there."
+            )
         if validation_data is not None and metric is None:
             raise UsageError("validation_data is given, but no metric to use it with. Give metric=f(pred, target).")
         form = BatchForm(model)
@@ -196,18 +217,7 @@ class InferenceOptimizer:
         case = ModelCase(
             model=model, call=call, samples=tuple(samples), scorer=scorer, print_=_fingerprint(source, samples)
         )
-        config = StudyConfig(
-            methods=methods,
-            thread_num=thread_num,
-            max_drop=max_drop,
-            confidence=confidence,
-            latency_sample_num=latency_sample_num,
-            timeout_s=timeout_s,
-            memory_mb=memory_mb,
-            search_tries=search_tries,
-            early_stop=early_stop,
-        )
-        with progress_bar(hidden=quiet) as progress:
+        with hold_folder(self._folder), progress_bar(hidden=quiet) as progress:
             self._report = run_study(case, self._folder, config, progress)
         self._model, self._call = model, call
         if output_filename is not None:
@@ -260,6 +270,10 @@ class InferenceOptimizer:
             accuracy = self.report.original.accuracy
             if accuracy is None:
                 raise UsageError("accuracy_criterion needs the accuracy. Give metric=… to optimize().")
+            if not 0 <= accuracy_criterion < float("inf"):
+                raise UsageError(
+                    f"accuracy_criterion={accuracy_criterion!r} must be a part of at least 0, such as 0.05."
+                )
             max_drop = abs(accuracy) * accuracy_criterion
         row = self.report.best(accelerator=accelerator, precision=precision, max_drop=max_drop)
         return self.get_model(row.method), row.method
@@ -337,6 +351,7 @@ class InferenceOptimizer:
             ConversionError: the model can't be converted.
             MissingDependencyError: the runtime's packages are not installed.
         """
+        _check_samples(calibration_samples)
         form = BatchForm(model)
         call = _example_call(form, calib_data, input_sample)
         samples = take_inputs(calib_data, form, calibration_samples)
@@ -404,9 +419,16 @@ class InferenceOptimizer:
             raise UsageError("Only a converted model can be copied. Get one from get_model(), trace() or quantize().")
         from boxwright.runtimes.instances import to_multi_instance
 
-        return OptimizedModel(
+        several = OptimizedModel(
             to_multi_instance(model.folder, num_processes, cores=cores), method=model.method, folder=model.folder
         )
+        weakref.finalize(several, id, model)  # holds the model, whose temporary folder would go with it
+        return several
+
+
+def _check_samples(count: int) -> None:
+    if count < 1:
+        raise UsageError(f"calibration_samples={count!r} must be at least 1.")
 
 
 def _convert(
@@ -440,7 +462,9 @@ def _example_call(form: BatchForm, data: Any, input_sample: Any) -> Call:
         return _sample_call(input_sample)
     if data is None:
         raise UsageError("There is no example of the model's inputs. Give training_data or input_sample.")
-    return form.split(next(iterate(data)))[0]
+    for batch in iterate(data):
+        return form.split(batch)[0]
+    raise UsageError("The data gave no batch, so there is no example of the model's inputs. Is the loader empty?")
 
 
 def _sample_call(sample: Any) -> Call:

@@ -196,7 +196,6 @@ def _table_row(row: Row, report: Report, best: str | None) -> str:
     base = report.original.latency_ms
     faster = "" if row.latency_ms is None or base is None else f"{base / row.latency_ms:.2f}×"
     interval = "" if row.drop_high is None else f" [{row.drop_low:.4f}, {row.drop_high:.4f}]"
-    note = row.note + (f" (log: {row.log})" if row.log and row.status not in ("successful", "early stopped") else "")
     cells = [
         row.method,
         row.status,
@@ -206,7 +205,7 @@ def _table_row(row: Row, report: Report, best: str | None) -> str:
         "" if row.drop is None else f"{row.drop:.4f}{interval}",
         "" if row.peak_mb is None else f"{row.peak_mb:.0f}",
         "" if row.size_mb is None else f"{row.size_mb:.1f}",
-        note,
+        "; ".join(row.remarks()),
     ]
     kind = "best" if row.method == best else "" if row.status == "successful" else "bad"
     return f'<tr class="{kind}">' + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"

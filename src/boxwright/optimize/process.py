@@ -292,15 +292,21 @@ class Child:
     def _check(self) -> None:
         """Raise if the job was not done."""
         if self._over is not None:
+            self._write_reason(self._over)
             raise ChildFailed(self._over, stage=self.stage)
         outcome, status = self._process.outcome(), self._process.status
         if outcome is None:
+            self._write_reason(_describe(status))
             raise ChildFailed(_describe(status), stage=self.stage)
         if not outcome.ok:
-            self._log.write(outcome.trace.encode() + b"\n")
-            self._log.flush()
+            self._write_reason(outcome.trace)
             error = make_error(self._process.answers, self._process.rank, status)
             raise ChildFailed(outcome.sentence, stage=self.stage, cause=error.__cause__)
+
+    def _write_reason(self, text: str) -> None:
+        """Add what the parent knows: a child that hangs or is killed says nothing itself."""
+        self._log.write(f"[{self.stage}] {text}\n".encode())
+        self._log.flush()
 
 
 class Channel:

@@ -1,14 +1,17 @@
 """What a search found: rows, and the best of them, as a table, as JSON and as a page."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from boxwright.core.errors import BudgetError, CheckpointError
-from boxwright.optimize.candidates import ORIGINAL, matches
+from boxwright.core.types import Precision
+from boxwright.optimize.candidates import METHODS, ORIGINAL, matches
 from boxwright.optimize.trial import Status
+from boxwright.runtimes.calibrate import describe_int8
 
 PUBLIC = ("method", "status", "latency_ms", "p95_ms", "accuracy", "drop", "peak_mb", "size_mb", "note")
 """The fields of a row in JSON, in their order."""
@@ -57,6 +60,19 @@ class Row:
     def to_dict(self) -> dict[str, Any]:
         """Return the nine fields that `--json` prints."""
         return {name: getattr(self, name) for name in PUBLIC}
+
+    def how(self) -> str:
+        """Return in one line how an int8 row was quantised; "" for others."""
+        method = METHODS.get(self.method)
+        if method is None or method.precision is not Precision.INT8 or not self.recipe:
+            return ""
+        return describe_int8(self.recipe)
+
+    def remarks(self) -> list[str]:
+        """Return what a reader should know of this row: its note, where its log is if it went wrong, and its recipe."""
+        went_wrong = self.status not in ("successful", "early stopped", "over budget")
+        log = f"log: {self.log}" if self.log and went_wrong else ""
+        return [text for text in (self.note, log, self.how()) if text]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,16 +137,24 @@ class Report:
             max_drop: a budget on top of the report's own, against the original.
 
         Raises:
-            BudgetError: rows that could have been chosen are over the budget, and none is inside it.
+            BudgetError: rows that could have been chosen are over the budget, and none is inside it; or all rows that
+                were asked for failed or are slow.
         """
         asked = [r for r in self.rows if matches(r.method, accelerator=accelerator, precision=precision)]
         inside = [r for r in asked if r.status == "successful" and r.latency_ms is not None and _within(r, max_drop)]
-        over = [r for r in asked if r.accuracy is not None and r not in inside and r.method != ORIGINAL]
-        others = [r for r in inside if r.method != ORIGINAL]
+        over = [r for r in asked if _is_over(r, max_drop)]
+        others = [
+            r
+            for r in asked
+            if r.method != ORIGINAL and r.status in ("successful", "early stopped") and _within(r, max_drop)
+        ]
         if (over and not others) or not inside:
             budget = self.settings.max_drop if max_drop is None else max_drop
-            if not over:
-                raise BudgetError("No candidate was successful. Look at the notes of the rows.")
+            if not over or others:
+                raise BudgetError(
+                    "No candidate was successful: all failed, or were much slower than the original. "
+                    "Look at the notes of the rows."
+                )
             nearest = min(over, key=lambda r: _bound(r))
             raise BudgetError(
                 f"No candidate stays within max_drop={budget!r}. Nearest: {nearest.method}, drop {nearest.drop:.4f}"
@@ -147,7 +171,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return {"rows": [...], "best": name or None} in plain JSON values."""
-        return {"rows": [row.to_dict() for row in self.rows], "best": self.best_method()}
+        return {"rows": [_plain(row.to_dict()) for row in self.rows], "best": self.best_method()}
 
     def table(self) -> str:
         """Return the rows as text, and under which conditions they were measured."""
@@ -167,7 +191,7 @@ class Report:
         ]
         widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
         text = [_align(head, widths), "  ".join("-" * w for w in widths), *(_align(line, widths) for line in lines)]
-        notes = [f"  {row.method}: {row.note}" for row in self.rows if row.note]
+        notes = [f"  {row.method}: {remark}" for row in self.rows for remark in row.remarks()]
         return "\n".join([*text, *(["", "notes:", *notes] if notes else []), "", *self.conditions()])
 
     def conditions(self) -> list[str]:
@@ -184,6 +208,10 @@ class Report:
                 f"drop: loss of {s.metric} against the original, in brackets where it lies with {s.confidence:.0%} "
                 f"confidence at each end (paired bootstrap){budget}"
             )
+        if any(row.kept for row in self.rows):
+            lines.append(
+                "int8: layers were put back into float by the score on these same data, which flatters a little"
+            )
         return [*lines, *s.remarks]
 
     def save(self, folder: Path) -> None:
@@ -192,7 +220,8 @@ class Report:
 
         folder.mkdir(parents=True, exist_ok=True)
         values = {"best": self.best_method(), "settings": asdict(self.settings), "rows": [asdict(r) for r in self.rows]}
-        (folder / "report.json").write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(_plain(values), indent=1, ensure_ascii=False, allow_nan=False)
+        (folder / "report.json").write_text(text + "\n", encoding="utf-8")
         (folder / "report.html").write_text(make_page(self), encoding="utf-8")
 
     @classmethod
@@ -211,8 +240,24 @@ class Report:
             raise CheckpointError(f"The report {str(file)!r} can't be read: {error!r}") from error
 
 
+def _plain(value: Any) -> Any:
+    """Return a value with null for numbers that JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _within(row: Row, max_drop: float | None) -> bool:
     return max_drop is None or (row.drop is not None and _bound(row) <= max_drop)
+
+
+def _is_over(row: Row, max_drop: float | None) -> bool:
+    """Return whether a candidate was measured and lost too much; one that is slow or crashed is not over a budget."""
+    if row.method == ORIGINAL or row.drop is None:
+        return False
+    return row.status == "over budget" or (row.status in ("successful", "early stopped") and not _within(row, max_drop))
 
 
 def _bound(row: Row) -> float:

@@ -1,7 +1,11 @@
 """What a search has done so far, in files: a search that was interrupted goes on where it was."""
 
+import fcntl
 import hashlib
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,7 +24,7 @@ from boxwright.runtimes.base import Choice
 class Store:
     """The tries of one folder, each under a key: what was tried with another key is not there.
 
-    Only tries that came to a result are kept. What failed is tried again: the reason may be gone.
+    Only tries that came to a result are kept. What failed or is unfinished is tried again: the reason may be gone.
     """
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
@@ -60,7 +64,7 @@ class Store:
 
     def write(self, method: str, choice: Choice | None, tried: Tried, wish: str = "") -> None:
         """Keep a try that came to a result."""
-        if tried.status not in ("successful", "wrong result"):
+        if tried.unfinished or tried.status not in ("successful", "wrong result"):
             self._file(method).unlink(missing_ok=True)
             return
         arrays: dict[str, Any] = {} if tried.score is None else dict(tried.score.arrays)
@@ -84,6 +88,41 @@ class Store:
     def _key(self, choice: Choice | None, wish: str) -> str:
         told = [self._fingerprint, None if choice is None else choice.to_dict(), used_versions(choice), wish]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+@contextmanager
+def hold_folder(folder: Path) -> Iterator[None]:
+    """Hold a folder against other searches, which would overwrite each other's artifacts; it is made if need be.
+
+    The kernel lets go of it when this process ends, however it ends.
+
+    Raises:
+        UsageError: another search works in it, or nothing can be written there.
+    """
+    try:
+        (folder / "tries").mkdir(parents=True, exist_ok=True)
+        file = (folder / "tries" / "lock").open("a+", encoding="ascii")
+    except OSError as error:
+        raise UsageError(
+            f"Results can't be written to {str(folder)!r}: {error.strerror}. Choose another folder."
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            raise UsageError(
+                f"{str(folder)!r} is in use by another search (process {file.read().strip() or 'unknown'}). "
+                "Wait for its end, or choose another folder."
+            ) from error
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        try:
+            yield
+        finally:
+            # By hand: a loader's processes that were forked meanwhile hold the same lock as long as they live.
+            fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def used_versions(choice: Choice | None) -> dict[str, str]:

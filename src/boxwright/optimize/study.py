@@ -59,20 +59,26 @@ class StudyConfig:
         allowed = len(read_cpu().allowed)
         if self.thread_num is not None and not 1 <= self.thread_num <= allowed:
             raise UsageError(f"thread_num={self.thread_num!r} is not possible: this process may use {allowed} cpus.")
-        if self.max_drop is not None and self.max_drop < 0:
-            raise UsageError(f"max_drop={self.max_drop!r} must not be negative: it is how much may be lost.")
+        if self.max_drop is not None and not 0 <= self.max_drop < math.inf:
+            raise UsageError(
+                f"max_drop={self.max_drop!r} must be a number of at least 0: it is how much may be lost. "
+                "Use None to allow any loss."
+            )
         if not 0.5 <= self.confidence < 1:
             raise UsageError(f"confidence={self.confidence!r} must be at least 0.5 and below 1.")
-        for name in ("latency_sample_num", "timeout_s"):
-            if getattr(self, name) <= 0:
-                raise UsageError(f"{name}={getattr(self, name)!r} must be more than 0.")
+        for name in ("latency_sample_num", "timeout_s", "memory_mb", "early_stop"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UsageError(f"{name}={value!r} must be more than 0.")
+        if self.search_tries < 0:
+            raise UsageError(f"search_tries={self.search_tries!r} must not be negative. Use 0 to put no layers back.")
 
 
 def run_study(case: Case, folder: Path, config: StudyConfig, progress: Progress | None = None) -> Report:
     """Try every method, time those that work, and return the report, which is also in the folder.
 
     Raises:
-        UsageError: the case can't be sent to another process, or there is a budget but no metric.
+        UsageError: the case can't be sent to another process, there is a budget but no metric, or the metric fails.
         ConversionError: the original itself does not run.
     """
     if config.max_drop is not None and case.scorer is None:
@@ -88,9 +94,9 @@ class _Study:
     def __init__(self, case: Case, folder: Path, config: StudyConfig, nursery: Nursery, progress: Progress) -> None:
         self._case, self._config, self._nursery = case, config, nursery
         self._progress = progress
-        self._store = Store(folder, case.fingerprint())
         self._case_file = nursery.folder / "case"
-        write_case(case, self._case_file)
+        write_case(case, self._case_file)  # first: what can't be sent is refused before all the data is read
+        self._store = Store(folder, case.fingerprint())
         cpu = read_cpu()
         self._threads = config.thread_num or cpu.usable_cores
         some = cpu.cores[: self._threads] if config.thread_num is not None else ()
@@ -101,6 +107,7 @@ class _Study:
             cores=tuple(sorted(c for core in some for c in core.cpus)),
         )
         self._ranked: tuple[str, ...] | None = None
+        self._rank_failure = ""
         self._last_kept: tuple[str, ...] = ()
         self._done = 0
 
@@ -144,9 +151,18 @@ class _Study:
         tried = known or self._attempt(ORIGINAL, ())
         patience_s = max(self._config.timeout_s, _SCORE_TIMES * tried.score_s)
         self._limits = replace(self._limits, stage_s={"score": patience_s})
+        scorer, budget = self._case.scorer, self._config.max_drop
         if tried.status != "successful":
             log = self._store.log(ORIGINAL)
+            if tried.stage == "score" and scorer is not None:
+                raise UsageError(f"metric={scorer.name!r} fails on the model itself: {tried.note}. See {str(log)!r}.")
             raise ConversionError(f"The model itself does not run: {tried.note}. See {str(log)!r}.")
+        if scorer is not None and budget is not None and _number(tried.score) is None:
+            told = None if tried.score is None else tried.score.value
+            raise UsageError(
+                f"metric={scorer.name!r} gives {told} for the model itself, so no loss can be held against "
+                f"max_drop={budget!r}. Check the metric and its data, or leave max_drop out."
+            )
         self._store.write(ORIGINAL, None, tried)
         self._say(ORIGINAL)
         return tried
@@ -186,12 +202,15 @@ class _Study:
     def _search(self, method: str, first: Tried, original: Score | None, budget: float) -> Tried:
         def loss(tried: Tried) -> float:
             drop = self._drop(tried, original)
-            return float("inf") if drop is None else drop.high
+            return math.inf if drop is None or math.isnan(drop.high) else drop.high
 
         if loss(first) <= budget:
             return first
         quantized = first.recipe.get("quantized")  # the runtimes leave some layers in float anyway
         ranked = [name for name in self._rank() if quantized is None or name in quantized]
+        if self._rank_failure:
+            reason = f"the layers could not be ranked ({self._rank_failure}), so none was put back into float"
+            return replace(first, note="; ".join(filter(None, [first.note, reason])), unfinished=True)
         if not ranked:
             return first
         found = put_back(
@@ -216,7 +235,7 @@ class _Study:
                 )
             except ChildFailed as error:
                 _log.warning("The layers could not be ranked by what quantising costs: %s", error)
-                self._ranked = ()
+                self._ranked, self._rank_failure = (), str(error)
         return self._ranked
 
     def _time(self, tried: dict[str, Tried]) -> dict[str, Latency]:
@@ -240,9 +259,10 @@ class _Study:
         )
 
     def _drop(self, tried: Tried, original: Score | None) -> Drop | None:
-        if self._case.scorer is None or tried.score is None or original is None:
+        scorer, score = self._case.scorer, tried.score
+        if scorer is None or score is None or original is None or None in (_number(score), _number(original)):
             return None
-        return measure_drop(self._case.scorer, original, tried.score, confidence=self._config.confidence)
+        return measure_drop(scorer, original, score, confidence=self._config.confidence)
 
     def _row(self, method: str, tried: Tried, original: Score | None, latency: Latency | None) -> Row:
         drop = self._drop(tried, original) if method != ORIGINAL else None
@@ -250,10 +270,17 @@ class _Study:
         timing = None if latency is None else latency.timing
         if latency is not None and latency.failure:
             status, note = "fail to forward", latency.failure
-        elif drop is not None and self._config.max_drop is not None and drop.high > self._config.max_drop:
-            status = "over budget"
+        elif drop is not None and self._config.max_drop is not None and not drop.high <= self._config.max_drop:
+            status = "over budget"  # also where the interval's end is no number
         elif latency is not None and latency.stopped:
             status = "early stopped"
+        accuracy = _number(tried.score)
+        if tried.score is not None and accuracy is None:
+            note = "; ".join(
+                filter(None, [note, f"the metric gives {tried.score.value}, which is no number to compare"])
+            )
+            if _number(original) is not None and status in ("successful", "early stopped"):
+                status = "wrong result"
         if drop is not None and not drop.sure and self._config.max_drop is not None:
             note = "; ".join(filter(None, [note, "the metric gives one number, so there is no interval of the drop"]))
         if tried.recipe.get("note"):  # the runtime has something to say: a precision that this cpu lacks, say
@@ -264,8 +291,8 @@ class _Study:
             status=status,
             latency_ms=None if timing is None else timing.median_ms,
             p95_ms=None if timing is None else timing.p95_ms,
-            accuracy=None if tried.score is None else tried.score.value,
-            drop=0.0 if method == ORIGINAL and tried.score is not None else None if drop is None else drop.point,
+            accuracy=accuracy,
+            drop=0.0 if method == ORIGINAL and accuracy is not None else None if drop is None else drop.point,
             drop_low=drop.low if drop is not None and drop.sure else None,
             drop_high=drop.high if drop is not None and drop.sure else None,
             peak_mb=None if timing is None or latency is None else latency.peak_bytes / 2**20,
@@ -277,3 +304,8 @@ class _Study:
             recipe=tried.recipe,
             log=str(log) if log.is_file() and log.stat().st_size else "",
         )
+
+
+def _number(score: Score | None) -> float | None:
+    """Return the score's value; None where it is no number that others can be compared with."""
+    return score.value if score is not None and math.isfinite(score.value) else None

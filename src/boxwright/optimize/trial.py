@@ -45,6 +45,8 @@ class Tried:
         recipe: how it was converted, in the runtime's own words.
         kept: layers that were kept in float for the sake of accuracy.
         score_s: how long scoring took.
+        stage: what it was doing when it failed; "" if it did not.
+        unfinished: whether something that is to be done for it could not be done this time.
     """
 
     status: Status
@@ -55,6 +57,8 @@ class Tried:
     recipe: Mapping[str, Any] = field(default_factory=dict)
     kept: tuple[str, ...] = ()
     score_s: float = 0.0
+    stage: str = ""
+    unfinished: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +165,10 @@ def run_trial(nursery: Nursery, job: TrialJob, *, limits: Limits, log: Path) -> 
         if error.lacks_package:
             return Tried(status="lack dependency", note=str(error.cause))
         early = error.stage in ("start", "convert")
-        return Tried(status="fail to convert" if early else "fail to forward", note=_in_short(str(error)))
+        reason = f"while it was scored: {error}" if error.stage == "score" else str(error)
+        return Tried(
+            status="fail to convert" if early else "fail to forward", note=_in_short(reason), stage=error.stage
+        )
     if tried.status == "wrong result":
         _remove(job.folder)
     return tried

@@ -29,7 +29,7 @@ from boxwright.recipes.export_check import (
 from boxwright.recipes.models import ModelOptions, find_model
 from boxwright.runtimes.artifact import write_artifact
 from boxwright.runtimes.base import Choice
-from boxwright.runtimes.calibrate import Calibration
+from boxwright.runtimes.calibrate import Calibration, describe_int8
 from boxwright.runtimes.export import OneOutput
 from boxwright.runtimes.parity import BOUNDS
 from boxwright.runtimes.source import Source
@@ -135,10 +135,12 @@ class Exported:
     def lines(self) -> list[str]:
         """Return the same for people."""
         compared = [f"{c.batch}x{c.size_hw[0]}x{c.size_hw[1]}: {c.distance:.2g}" for c in self.checks]
+        quantised = [f"int8       {describe_int8(self.recipe)}"] if self.precision is Precision.INT8 else []
         return [
             f"written    {self.path} ({self.size_mb:.2f} MB)",
             f"format     {self.format}, precision {self.precision}, output {self.form}",
             f"compared   {', '.join(compared)} away from the original (allowed: {self.bound:g})",
+            *quantised,
         ]
 
 

@@ -15,6 +15,7 @@ from boxwright.core.errors import BudgetError, DataError, UsageError
 from boxwright.core.log import get_logger
 from boxwright.core.signature import Array
 from boxwright.core.spec import Spec
+from boxwright.core.types import Precision
 from boxwright.data.decode import list_images, read_image
 from boxwright.data.fingerprint import fingerprint
 from boxwright.data.formats import given_splits, read_records
@@ -22,13 +23,15 @@ from boxwright.data.records import Records
 from boxwright.data.split import read_splits
 from boxwright.evaluation.resample import match_detections, resample_ap
 from boxwright.optimize.accuracy import Direction, Score
-from boxwright.optimize.candidates import ORIGINAL, SearchMode, choose_methods
+from boxwright.optimize.candidates import METHODS, ORIGINAL, SearchMode, choose_methods
 from boxwright.optimize.progress import progress_bar
 from boxwright.optimize.report import Report
+from boxwright.optimize.store import hold_folder
 from boxwright.optimize.study import StudyConfig, run_study
 from boxwright.recipes.evaluate import OFFICIAL, collect, match_classes
 from boxwright.recipes.models import ModelOptions, find_model
 from boxwright.recipes.predict import Predictor
+from boxwright.recipes.runs import new_run_folder
 from boxwright.runtimes.artifact import write_artifact
 from boxwright.runtimes.base import Choice, Graph
 from boxwright.runtimes.detector import DetectorSession
@@ -36,6 +39,7 @@ from boxwright.vision.letterbox import letterbox, to_input
 
 _log = get_logger(__name__)
 _WEIGHTS = (".safetensors", ".pth", ".pt", ".ckpt", ".tar")
+_RUNS = Path("runs/optimize")
 _SCORE_BATCH = 8
 _PROBES = 4
 
@@ -161,8 +165,10 @@ class OptimizeConfig:
 
     Attributes:
         model: the weight file, or a model's name.
+        network: the model that the weights must be of; None for any.
         data: a labelled set; its validation part is scored. None: nothing is scored, and int8 can't be had.
-        folder: where report and artifacts go. A second call with the same folder goes on where the first ended.
+        folder: where report and artifacts go; None for a new one, `runs/optimize/exp…`. A second call with the same
+            folder goes on where the first ended.
         batch: images in one timed request.
         max_drop: how much AP may be lost; None for any.
         calibration: images for the quantisers: a folder, an image, or a labelled set. By default the training part.
@@ -186,7 +192,8 @@ class OptimizeConfig:
     """
 
     model: str | Path
-    folder: Path
+    network: str | None = None
+    folder: Path | None = None
     data: str | Path | None = None
     options: ModelOptions = field(default_factory=ModelOptions)
     batch: int = 1
@@ -223,6 +230,8 @@ class OptimizeConfig:
 
     def __post_init__(self) -> None:
         _ = self.methods  # names that don't exist are refused now, not after the data was read
+        if self.folder is not None and self.folder.exists() and not self.folder.is_dir():
+            raise UsageError(f"{str(self.folder)!r} is no folder, so results can't go there. Choose another one.")
         for name in ("batch", "calibration_images", "limit"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -252,7 +261,7 @@ def optimize(config: OptimizeConfig) -> OptimizeResult:
     """Try every method on a detector, write the report and the best artifact, and return both.
 
     Raises:
-        UsageError: the request makes no sense.
+        UsageError: the request makes no sense, or another search works in the folder.
         CheckpointError: the weights can't be used, or don't know the set's classes.
         DataError: the set can't be read.
         ConversionError: the model itself does not run.
@@ -270,9 +279,12 @@ def optimize(config: OptimizeConfig) -> OptimizeResult:
         early_stop=config.early_stop,
         remarks=remarks,
     )
-    with nullcontext(None) if config.quiet else progress_bar() as progress:
-        report = run_study(case, config.folder, study, progress)
-    return OptimizeResult(report=report, folder=config.folder, best=_write_best(case, report, config.folder))
+    # Made now: what was refused so far leaves no empty folder behind.
+    folder = new_run_folder(_RUNS) if config.folder is None else config.folder
+    with hold_folder(folder):
+        with nullcontext(None) if config.quiet else progress_bar() as progress:
+            report = run_study(case, folder, study, progress)
+        return OptimizeResult(report=report, folder=folder, best=_write_best(case, report, folder))
 
 
 def make_case(config: OptimizeConfig) -> tuple[DetectorCase, tuple[str, ...]]:
@@ -288,6 +300,11 @@ def make_case(config: OptimizeConfig) -> tuple[DetectorCase, tuple[str, ...]]:
     if config.options.output is not None:
         raise UsageError(f"--output-form {config.options.output!r} does not apply to weights. Leave it out.")
     _, spec = read_checkpoint(path, config.options)
+    if config.network not in (None, spec.model):
+        raise UsageError(
+            f"{str(path)!r} holds {spec.model}, but {config.network} was asked for. Give the weights of "
+            f"{config.network}, or leave its name out."
+        )
     scored, training = _read_parts(config)
     scorer, images = None, ImageInputs([], spec)
     if scored is not None:
@@ -296,11 +313,19 @@ def make_case(config: OptimizeConfig) -> tuple[DetectorCase, tuple[str, ...]]:
         match_classes(spec.names, scored.names)  # other classes are refused before anything is tried
         scorer = ApScorer(records=scored, spec=spec)
         images = ImageInputs(_readable(_paths(scored), _PROBES), spec)
-    calibration, remarks = _find_calibration(config, scored, training)
+    quantised = any(METHODS[method].precision is Precision.INT8 for method in config.methods)
+    calibration, told = _find_calibration(config, scored, training)
+    remarks = (told,) if told and quantised else ()
+    if quantised and scored is not None and training is None and config.calibration is None:
+        _log.warning(
+            "%r has no training part, so quantisers are calibrated on images that are scored too. That flatters int8 a "
+            "little; give other images with --calibration PATH.",
+            str(config.data),
+        )
     if not len(images):
         images = ImageInputs(calibration[:_PROBES], spec)
         if not calibration:
-            remarks = (*remarks, "no images were given: timed with a drawn pattern, int8 was not possible")
+            remarks = (f"no images were given: timed with a drawn pattern{', int8 was not possible' * quantised}",)
     case = DetectorCase(
         path=path,
         options=config.options,
@@ -328,7 +353,8 @@ def _read_parts(config: OptimizeConfig) -> tuple[Records | None, Records | None]
 
 def _find_calibration(
     config: OptimizeConfig, scored: Records | None, training: Records | None
-) -> tuple[list[Path], tuple[str, ...]]:
+) -> tuple[list[Path], str]:
+    """Return the images for the quantisers, and a sentence about them; "" if there are none."""
     if config.calibration is not None:
         where = Path(config.calibration)
         if where.is_file() and where.suffix.lower() in (".json", ".yaml", ".yml", ".txt"):
@@ -342,15 +368,10 @@ def _find_calibration(
         paths, told = _paths(training), "training images"
     elif scored is not None:
         paths, told = _paths(scored), "of the scored images, for want of others (give --calibration PATH)"
-        _log.warning(
-            "%r has no training part, so quantisers are calibrated on images that are scored too. That flatters int8 a "
-            "little; give other images with --calibration PATH.",
-            str(config.data),
-        )
     else:
-        return [], ()
+        return [], ""
     chosen = _readable(paths, config.calibration_images)
-    return chosen, (f"quantisers calibrated on {len(chosen)} {told}",)
+    return chosen, f"quantisers calibrated on {len(chosen)} {told}"
 
 
 def _paths(records: Records) -> list[Path]:

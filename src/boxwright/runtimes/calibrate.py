@@ -1,9 +1,10 @@
 """What a quantiser needs beside the model: real inputs, and the layers that shall keep their precision."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from boxwright.core.errors import UsageError
 from boxwright.core.signature import Array
@@ -38,3 +39,27 @@ class Calibration:
                 digest.update(str((array.shape, array.dtype)).encode())
                 digest.update(array.tobytes())
         return digest.hexdigest()[:16]
+
+
+def describe_int8(recipe: Mapping[str, Any]) -> str:
+    """Return in one line how a model was quantised: how many layers, what stays in float, how ranges were found.
+
+    Example:
+        >>> describe_int8({"quantized": "ab", "float": "sums", "keep_float": "c", "activations": "u8", "samples": 4})
+        '2 layers in int8; in float: sums, by name c; inputs: u8; calibrated on 4 samples'
+    """
+    how = {**recipe, **recipe.get("quantisation", {})}
+    usual, named = how.get("float") or ", ".join(how.get("ignored_types", ())), how.get("keep_float", ())
+    if isinstance(usual, Mapping):  # layers by the reason why they are left out
+        named = usual.get("asked for", ())
+        counts = {why: len(layers) for why, layers in usual.items() if layers and why != "asked for"}
+        usual = ", ".join(f"{count} {why}" for why, count in counts.items())
+    in_float = ", ".join(filter(None, [usual, named and f"by name {', '.join(named)}"]))
+    inputs = how.get("activations") or how.get("inputs")
+    parts = [
+        f"{len(how['quantized'])} layers in int8" if "quantized" in how else f"int8 by {how.get('quantizer', 'it')}",
+        in_float and f"in float: {in_float}",
+        inputs and f"inputs: {inputs}",
+        f"calibrated on {how['samples']} samples" if "samples" in how else "",
+    ]
+    return "; ".join(filter(None, parts))

@@ -48,9 +48,10 @@ class OpenvinoRuntime:
         _check(choice)
         if choice.precision is Precision.INT8 and calibration is None:
             raise UsageError("int8 needs calibration samples. Give images of your own data (--calibration PATH).")
+        recipe: dict[str, Any]
         with kept_signal_stack():  # both compile, see _Form
-            model, way = catalogue.load("exporter", "openvino")(source)
-            recipe: dict[str, Any] = {"read": way, "inference": _inference_type(choice)}
+            model, recipe = catalogue.load("exporter", "openvino")(source)
+            recipe["inference"] = _inference_type(choice)
             if choice.precision is Precision.INT8:
                 model, more = catalogue.load("quantizer", f"openvino{'_nncf' * (choice.mode == 'nncf')}")(
                     model, source, calibration
@@ -59,7 +60,8 @@ class OpenvinoRuntime:
         half = choice.precision is Precision.FP16
         recipe["weights"] = "f16" if half else "f32" if choice.precision is not Precision.INT8 else "i8"
         if _wanted_type(choice) != recipe["inference"]:
-            recipe["note"] = f"this CPU does not compute in {_wanted_type(choice)}; {recipe['inference']} is used here"
+            lacking = f"this CPU does not compute in {_wanted_type(choice)}; {recipe['inference']} is used here"
+            recipe["note"] = "; ".join(filter(None, [recipe.get("note"), lacking]))
         openvino.save_model(model, folder / MODEL_FILE, compress_to_fp16=half)
         return recipe
 

@@ -1,6 +1,5 @@
 """A torch model as an OpenVINO model, by OpenVINO's own readers of torch programs."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from boxwright.runtimes.fold import fold_batch_norms
 from boxwright.runtimes.parity import BOUNDS, distance
 from boxwright.runtimes.source import Source
 from boxwright.runtimes.telemetry import no_telemetry
+from boxwright.runtimes.tracing import quiet_tracing
 
 with no_telemetry():
     import openvino
@@ -22,7 +22,7 @@ PATH = "__module.model."
 """How the names of nodes begin: the tracer's mark, and where `FlatModule` keeps the user's model."""
 
 
-def convert(source: Source) -> tuple[Any, str]:
+def convert(source: Source) -> tuple[Any, dict[str, Any]]:
     """Return the OpenVINO model, its ports named and shaped as the signature says, and how it was read.
 
     Tracing is three times faster; `torch.export` takes models that tracing does not, or takes for another one.
@@ -37,7 +37,8 @@ def convert(source: Source) -> tuple[Any, str]:
     reasons = []
     for way, read in (("traced", _trace), ("exported", _export)):
         try:
-            return _attempt(read, source, example), way
+            model, told = _attempt(read, source, example)
+            return model, {"read": way, **told}
         except ConversionError as error:
             reasons.append(f"{way}: {error}")
     raise ConversionError(f"OpenVINO can't read the model ({'; '.join(reasons)}).")
@@ -49,10 +50,9 @@ def find_module(node: Any) -> str:
     return name.removeprefix(PATH).partition("/")[0] if name.startswith(PATH) else ""
 
 
-def _attempt(read: Callable[..., Any], source: Source, example: tuple[Tensor, ...]) -> Any:
+def _attempt(read: Callable[..., Any], source: Source, example: tuple[Tensor, ...]) -> tuple[Any, dict[str, Any]]:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the readers warn of everything that they might have got wrong
+        with quiet_tracing() as told:  # the readers warn of everything that they might have got wrong
             module = source.flat()
             # OpenVINO folds too, but then the convolutions lose the names by which they can be kept in float.
             fold_batch_norms(module, source.example)
@@ -61,7 +61,7 @@ def _attempt(read: Callable[..., Any], source: Source, example: tuple[Tensor, ..
         _verify(model, source, example)
     except Exception as error:  # the readers run the user's model, which may raise anything
         raise ConversionError(_reason(error)) from error
-    return model
+    return model, told
 
 
 def _trace(module: nn.Module, example: tuple[Tensor, ...], free: bool) -> Any:  # noqa: ARG001 a trace is always free

@@ -56,7 +56,7 @@ class JitRuntime:
             module = load_program(folder, channels_last=choice.channels_last)
             lower_to_onednn(module)
             _make_traceable(module)
-            script = trace(module, _zeros(signature))
+            script, _ = trace(module, _zeros(signature))
         else:
             script = load_trace(folder)
         return ModuleGraph(script, signature, tuning, keep_layout=choice.channels_last)

@@ -1,12 +1,18 @@
 """Metrics in all the forms that people write them."""
 
+import functools
+import importlib
+import itertools
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from support.planted import DoublingGraph
+from torch.utils.data import DataLoader
 
 from boxwright.core.errors import UsageError
 from boxwright.optimize.batches import BatchForm, is_loader, take_inputs
@@ -118,6 +124,53 @@ def test_the_fingerprint_changes_with_metric_and_data() -> None:
     assert _scorer(_each).fingerprint() in prints
 
 
+def test_the_fingerprint_changes_with_every_input_and_target() -> None:
+    def print_of(*batches: Any) -> str:
+        return _scorer(_each, DataLoader(list(batches), batch_size=None)).fingerprint()  # type: ignore[arg-type]
+
+    first, (inputs, target) = BATCHES
+    usual = print_of(first, (inputs, target))
+    assert print_of(first, (inputs, target)) == usual
+    assert (
+        len({usual, print_of(first, (inputs + 1, target)), print_of(first, (inputs, target + 1)), print_of(first)}) == 4
+    )
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, functools.partial])
+def test_the_fingerprint_changes_when_the_metrics_file_is_edited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrap: Any
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "edited_metric.py"
+    prints = []
+    for text in ("WORTH = 1", "WORTH = 2", "WORTH = 1"):
+        file.write_text(f"{text}\ndef found(pred, target):\n    return WORTH\n")
+        sys.modules.pop("edited_metric", None)
+        metric = wrap(importlib.import_module("edited_metric").found)
+        prints.append(_scorer(metric).fingerprint())
+    sys.modules.pop("edited_metric")
+    assert prints[0] == prints[2] != prints[1]
+
+
+class Endless:
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.repeat(BATCHES[0])
+
+
+@pytest.mark.parametrize(
+    ("metric", "data"),
+    [
+        (_of_model, None),
+        (_of_model_and_loader, "a/path"),
+        (_of_model_and_loader, Endless()),
+        (_each, (torch.ones(1, 3), object())),
+    ],
+)
+def test_what_a_metric_reads_by_itself_has_another_fingerprint_each_time(metric: Any, data: Any) -> None:
+    scorer = MetricScorer(metric=metric, data=data, form=BatchForm(Doubling()))
+    assert scorer.fingerprint() != scorer.fingerprint()
+
+
 @pytest.mark.parametrize(
     ("metric", "message"),
     [
@@ -136,6 +189,19 @@ def test_a_metric_without_data_or_target_is_refused() -> None:
         MetricScorer(metric=_each, data=None, form=BatchForm(Doubling()))
     with pytest.raises(UsageError, match="hold only inputs"):
         _scorer(_each, torch.ones(2, 3)).score(DoublingGraph())
+    for metric in (_each, Right()):
+        with pytest.raises(UsageError, match="validation_data gave no batch"):
+            _scorer(metric, DataLoader([])).score(DoublingGraph())  # type: ignore[arg-type]
+
+
+def test_a_function_is_no_model() -> None:
+    with pytest.raises(UsageError, match=r"has no forward.*Give a torch\.nn\.Module"):
+        BatchForm(_each)
+
+
+def test_a_direction_that_is_mistyped_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"direction=.maximize. is unknown\. Choose from: max, min"):
+        MetricScorer(metric=_each, data=Loader(), form=BatchForm(Doubling()), direction="maximize")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

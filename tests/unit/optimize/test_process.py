@@ -95,6 +95,9 @@ def test_the_reason_of_an_end_is_told(
         nursery.run(job, limits=limits, log=tmp_path / "log")  # type: ignore[arg-type]
     assert caught.value.stage == stage
     assert _children() == before
+    last = (tmp_path / "log").read_text().splitlines()[-1]
+    assert last.startswith(f"[{stage}] ")
+    assert reason in last
 
 
 def test_a_crash_leaves_its_stack_in_the_log(nursery: Nursery, tmp_path: Path) -> None:

@@ -63,6 +63,19 @@ def test_failed_candidates_alone_leave_the_original() -> None:
     assert Report(rows=(ORIGINAL, FAILED), settings=SETTINGS).best().method == "original"
 
 
+def test_candidates_that_are_slow_or_crash_are_not_over_the_budget() -> None:
+    slow = _row("openvino_fp32", status="early stopped", latency_ms=99.0)
+    crashed = _row("bf16", status="fail to forward", latency_ms=None)
+    for settings in (SETTINGS, replace(SETTINGS, max_drop=None)):
+        assert Report(rows=(ORIGINAL, slow, crashed), settings=settings).best().method == "original"
+    report = Report(rows=(ORIGINAL, slow, OVER), settings=SETTINGS)
+    assert report.best().method == "original"  # one candidate is inside the budget, though slow
+    with pytest.raises(BudgetError, match="No candidate was successful: all failed, or were much slower"):
+        report.best(accelerator="openvino", precision="fp32")
+    with pytest.raises(BudgetError, match="Nearest: openvino_int8"):
+        Report(rows=(ORIGINAL, crashed, OVER), settings=SETTINGS).best()
+
+
 def test_json_has_nine_fields_a_row() -> None:
     values = json.loads(json.dumps(REPORT.to_dict()))
     assert list(values) == ["rows", "best"]
@@ -80,6 +93,40 @@ def test_the_table_shows_every_row_and_how_it_was_measured() -> None:
     assert "0.0200 [0.0100, 0.0300]" in table
     assert "batch 8, 2 threads, a cpu" in table
     assert "unsupported <operator>" in table
+
+
+RECIPE = {
+    "quantized": ["a", "b"],
+    "float": "sums",
+    "activations": "uint8",
+    "samples": 16,
+    "keep_float": ["neck.x", "head.y"],
+}
+ONNX_RECIPE = {
+    "quantized": ["a"],
+    "quantisation": {"inputs": "8 bits", "float": {"asked for": ["b"], "depthwise": ["c", "d"], "first": []}},
+}
+
+
+def test_that_layers_were_chosen_on_the_scored_data_is_told_where_it_was_so() -> None:
+    told = "int8: layers were put back into float by the score on these same data, which flatters a little"
+    assert told not in REPORT.conditions()
+    assert told in Report(rows=(ORIGINAL, _row("int8", kept=("a",))), settings=SETTINGS).conditions()
+
+
+def test_table_and_page_show_the_recipe_of_int8_and_the_log_of_what_failed() -> None:
+    quantised = _row("openvino_int8", recipe=RECIPE, log="logs/openvino_int8.log")
+    other = _row("onnxruntime_int8_integer", recipe=ONNX_RECIPE)
+    report = Report(rows=(ORIGINAL, quantised, other, _row("bf16", recipe={"folded": 3}), FAILED), settings=SETTINGS)
+    line = "2 layers in int8; in float: sums, by name neck.x, head.y; inputs: uint8; calibrated on 16 samples"
+    table, page = report.table(), make_page(report)
+    assert f"  openvino_int8: {line}\n" in table
+    assert "  jit_fp32: log: logs/jit.log\n" in table
+    assert "openvino_int8.log" not in table
+    assert "  onnxruntime_int8_integer: 1 layers in int8; in float: 2 depthwise, by name b; inputs: 8 bits\n" in table
+    assert "bf16:" not in table
+    assert line in page
+    assert "log: logs/jit.log" in page
 
 
 def test_a_saved_report_comes_back(tmp_path: Path) -> None:

@@ -1,11 +1,16 @@
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from boxwright.core.errors import UsageError
 from boxwright.core.types import Precision
 from boxwright.optimize.accuracy import Score
-from boxwright.optimize.store import Store
+from boxwright.optimize.store import Store, hold_folder
 from boxwright.optimize.trial import Tried
 from boxwright.runtimes.base import Choice
 
@@ -58,3 +63,38 @@ def test_what_failed_is_tried_again(store: Store) -> None:
 def test_a_damaged_file_counts_as_none(store: Store, tmp_path: Path) -> None:
     (tmp_path / "tries" / "fp32.json").write_text("{")
     assert store.read("fp32", CHOICE, "wish") is None
+
+
+def test_two_searches_do_not_share_a_folder(tmp_path: Path) -> None:
+    with (
+        hold_folder(tmp_path / "out"),
+        pytest.raises(UsageError, match=rf"in use by another search \(process {os.getpid()}\)"),
+        hold_folder(tmp_path / "out"),
+    ):
+        pass
+    with hold_folder(tmp_path / "out"):  # it was let go
+        pass
+
+
+def test_a_folder_is_free_when_its_holder_was_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys, time, pathlib; from boxwright.optimize.store import hold_folder\n"
+        "with hold_folder(pathlib.Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(UsageError, match=f"process {holder.pid}"), hold_folder(tmp_path):
+            pass
+        holder.send_signal(signal.SIGKILL)
+    with hold_folder(tmp_path):
+        pass
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(UsageError, match=r"can't be written to .*file'.*Choose another folder"),
+        hold_folder(tmp_path / "file"),
+    ):
+        pass

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.planted import DoublingCase, LengthScorer, plant
+from support.planted import BrokenScorer, DoublingCase, LengthScorer, plant
 
 from boxwright.core.catalogue import CATALOGUE, Entry
 from boxwright.core.types import Precision
@@ -82,6 +82,13 @@ def test_a_fault_is_told_and_the_next_try_goes_on(
     assert tried.score is None
     assert not job.folder.exists()
     assert _try(nursery, job, "good").status == "successful"
+
+
+def test_a_metric_that_raises_is_told_as_such(nursery: Nursery, job: TrialJob) -> None:
+    write_case(DoublingCase(BrokenScorer()), job.case)
+    tried = _try(nursery, job, "good")
+    assert (tried.status, tried.stage) == ("fail to forward", "score")
+    assert tried.note == "while it was scored: RuntimeError: no such label"
 
 
 def test_a_hang_is_ended_at_its_limit(nursery: Nursery, job: TrialJob) -> None:

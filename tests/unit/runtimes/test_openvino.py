@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from support.models import Branching
 from support.networks import lively_nano
 from torch import Tensor, nn
 
@@ -316,3 +317,12 @@ def test_signals_are_safe_after_models_have_come_and_gone(small: Source, tmp_pat
     for graph in graphs:
         graph.close()
         assert read_signal_stack() == before
+
+
+def test_a_branch_on_values_is_told_beside_what_the_cpu_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source.of(Branching(), (torch.ones(2, 4),))
+    monkeypatch.setattr(openvino_, "_inference_type", lambda _: "f32")
+    recipe = write_artifact(source, Choice(runtime="openvino", precision=Precision.BF16), tmp_path / "art").recipe
+    assert recipe["read"] == "traced"
+    assert recipe["note"].startswith("frozen as the example took it: the branch at models.py:")
+    assert recipe["note"].endswith("this CPU does not compute in bf16; f32 is used here")

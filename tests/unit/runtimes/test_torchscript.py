@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.models import two_inputs
+from support.models import Branching, two_inputs
 from torch import Tensor, nn
 
 from boxwright.core.errors import CheckpointError, ConversionError, UsageError
@@ -47,6 +47,14 @@ class Counting(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.stack([row * (i + 1) for i, row in enumerate(x)])
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_branch_on_values_is_told(tmp_path: Path) -> None:
+    source = Source.of(Branching(), (torch.ones(2, 4),))
+    artifact = write_artifact(source, Choice(runtime="jit"), tmp_path / "art")
+    assert artifact.recipe["note"].startswith("frozen as the example took it: the branch at models.py:")
+    assert "note" not in write_artifact(_source(), Choice(runtime="jit"), tmp_path / "other").recipe
 
 
 def test_a_trace_that_holds_for_one_batch_size_says_so(tmp_path: Path) -> None:
