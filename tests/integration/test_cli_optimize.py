@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -100,15 +101,18 @@ def test_an_artifact_that_fails_its_check_gives_way_to_the_next(
 
 
 def test_benchmark_times_artifacts_and_files_side_by_side(
-    boxwright: Command, searched: tuple[Path, dict[str, Any]], weights: Path
+    boxwright: Command, searched: tuple[Path, dict[str, Any]], weights: Path, tmp_path: Path
 ) -> None:
     out, _ = searched
-    artifact = out / "artifacts" / "onnxruntime_fp32"
-    done = boxwright("benchmark", weights, artifact, "-b", "3", "--runs", "3", "--threads", "1", "--json")
-    assert done.code == 0, done.err
+    artifact, damaged = out / "artifacts" / "onnxruntime_fp32", tmp_path / "damaged"
+    shutil.copytree(artifact, damaged)
+    (damaged / "model.onnx").write_bytes(b"")
+    done = boxwright("benchmark", damaged, weights, artifact, "-b", "3", "--runs", "3", "--threads", "1", "--json")
+    assert done.code == 4, done.err
     values = json.loads(done.out)
-    assert [row["model"] for row in values["rows"]] == [str(weights), str(artifact)]
-    assert values["rows"][0]["ratio"] == 1.0
+    assert [row["model"] for row in values["rows"]] == [str(damaged), str(weights), str(artifact)]
+    assert "has changed since it was written" in values["rows"][0]["note"]
+    assert values["rows"][1]["ratio"] == 1.0
     assert (values["batch"], values["threads"]) == (3, 1)
 
 

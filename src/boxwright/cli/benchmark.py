@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Time the models and print a line each."""
+    """Time the models and print a line each; 4 or 5 if one of them can't be loaded or does not run."""
     from boxwright.core import catalogue
 
     benchmark = catalogue.load("recipe", "benchmark")
@@ -24,4 +24,5 @@ def run(args: argparse.Namespace) -> int:
         args.models, batch=args.batch, threads=args.threads, runs=args.runs, timeout_s=float(args.timeout)
     )
     print(json.dumps(result.to_dict()) if args.json else "\n".join(result.lines()))
-    return 0
+    code: int = result.exit_code
+    return code

@@ -47,7 +47,7 @@ def open_onnx(path: Path, options: ModelOptions, tuning: Tuning | None = None) -
     spec = options.apply(spec)
     if _is_suppressed(graph):
         _log.info("%s suppresses boxes itself, with %s; lower thresholds find no more.", path.name, _settings(graph))
-        return DetectorSession(SuppressedGraph(graph, spec), spec)
+        return DetectorSession(SuppressedGraph(graph, spec), spec, suppresses=True)
     return DetectorSession(graph, spec)
 
 
