@@ -16,11 +16,11 @@ from boxwright.core.errors import DataError, UsageError
 from boxwright.core.timing import Stopwatch
 from boxwright.core.types import Detections
 from boxwright.detector.postprocess import postprocess
-from boxwright.recipes.models import ModelOptions, find_model, open_model
+from boxwright.recipes.models import ModelOptions, arrange, find_model, is_converted, open_model
 from boxwright.recipes.selfcheck import OnMismatch, choose_artifact
 from boxwright.recipes.sources import Failure, Frame, Source, Still, list_sources
-from boxwright.runtimes.artifact import is_artifact, read_artifact
-from boxwright.runtimes.autopilot import Arrangement, check_hint, choose
+from boxwright.runtimes.artifact import is_artifact
+from boxwright.runtimes.autopilot import Arrangement, check_hint
 from boxwright.runtimes.base import Hint, Session, Tuning
 from boxwright.vision.letterbox import letterbox, to_input, undo_letterbox
 
@@ -318,13 +318,6 @@ def _read_groups(items: Iterator[Frame | Failure | Still], batch: int) -> Iterat
         yield group
 
 
-def arrange(path: Path, hint: Hint) -> Arrangement:
-    """Return how an artifact or an ONNX file shall use this machine."""
-    if is_artifact(path):
-        return choose(read_cpu(), hint=hint, runtime=read_artifact(path).choice.runtime)
-    return choose(read_cpu(), hint=hint, runtime="onnxruntime", movable=False)
-
-
 def _check_hint(path: Path, hint: Hint, workers: int) -> None:
     check_hint(hint)
     if workers != 1:
@@ -335,7 +328,7 @@ def _check_hint(path: Path, hint: Hint, workers: int) -> None:
 
 
 def _check_converted(path: Path, option: str) -> None:
-    if not is_artifact(path) and path.suffix.lower() != ".onnx":
+    if not is_converted(path):
         raise UsageError(
             f"{option} does not apply to {path.name}, which runs in PyTorch. Leave it out, or convert the "
             "model first: boxwright optimize or boxwright export."

@@ -4,13 +4,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.toy import save_toy_onnx, toy_spec
 
-from boxwright.core.errors import UsageError
+from boxwright.core.cpu import read_cpu
+from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.timing import Timing
 from boxwright.optimize.timing import Latency
 from boxwright.recipes.benchmark import Benchmark, benchmark
+from boxwright.recipes.models import open_model
+from boxwright.runtimes.base import Tuning
 from boxwright.runtimes.onnx_nms import suppress_file
 
 
@@ -72,3 +76,29 @@ def test_suppression_inside_a_file_is_remarked(tmp_path: Path) -> None:
     result = benchmark([decoded, tmp_path / "ends.onnx"])
     assert [row.note for row in result.rows] == ["", "with the suppression inside the file"]
     assert result.lines()[2].endswith("with the suppression inside the file")
+
+
+def test_a_hint_times_many_requests_side_by_side_and_says_how(tmp_path: Path, raced: dict[str, Any]) -> None:
+    path, weights, cores = save_toy_onnx(tmp_path / "toy.onnx"), tmp_path / "toy.pth", read_cpu().usable_cores
+    weights.touch()
+    result = benchmark([path, weights], hint="throughput")
+    requests = 4 * max(2, cores)
+    assert (result.requests, result.threads) == (requests, None)
+    assert _figures(result) == [(2.0 / requests, 1.0)] * 2
+    assert "requests in a run, times are for one of them" in result.lines()[-1]
+    assert result.explain().startswith(f"{path}\nFor throughput: 1 instance")
+    arrangement = result.rows[0].arrangement
+    assert arrangement is not None
+    assert arrangement.side_by_side == cores
+    assert [row["arrangement"] for row in result.to_dict()["rows"]] == [arrangement.name, None]
+    graph = raced["0"].open(Tuning())
+    pictures = np.zeros((1, 3, 64, 64), np.float32)
+    np.testing.assert_array_equal(graph.run([pictures])[0], open_model(path)(pictures))
+    graph.close()
+    with pytest.raises(CheckpointError, match="closed"):
+        graph._graph.run([pictures])
+
+
+def test_threads_beside_a_hint_are_refused(toy_onnx: Path) -> None:
+    with pytest.raises(UsageError, match="hint='latency' chooses the threads itself"):
+        benchmark([toy_onnx], threads=1, hint="latency")

@@ -258,7 +258,7 @@ def test_a_hint_may_mean_processes_of_the_models_own(tmp_path: Path, monkeypatch
     cpu = read_cpu()
     cores = tuple(replace(core, node=node) for node, core in enumerate(cpu.cores[:2]))  # two nodes of one core each
     cpu = replace(cpu, all_cores=cores, allowed=tuple(c for core in cores for c in core.cpus))
-    monkeypatch.setattr("boxwright.recipes.predict.read_cpu", lambda: cpu)
+    monkeypatch.setattr("boxwright.recipes.models.read_cpu", lambda: cpu)
     pictures = [scene(("red", i, 0)) for i in range(5)]
     source = Source.of(Pixels(), (np.zeros((1, 3, 64, 64), np.float32),))
     spec = toy_spec(output="scores")
