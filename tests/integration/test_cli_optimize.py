@@ -168,7 +168,7 @@ def test_the_ancestors_spelling_works_and_scored_images_that_calibrate_are_named
         (["--includes", "openvino_int9"], "Did you mean 'openvino_int8'"),
         (["--limit", "3"], "limit=3 needs a labelled set"),
         (["--calibration", "nowhere"], "nowhere"),
-        (["--output-form", "raw"], "does not apply"),
+        (["--output-form", "raw"], "unrecognized arguments: --output-form raw"),
     ],
 )
 def test_words_that_make_no_sense_are_refused(

@@ -9,7 +9,7 @@ from boxwright.cli.options import add_model_arguments, fraction, model_options, 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments."""
-    add_model_arguments(parser)
+    add_model_arguments(parser, weights=True)
     add_search_arguments(parser)
 
 
