@@ -1,6 +1,8 @@
 """Models of any kind go through the optimiser: a classifier, two inputs and two outputs, a transformer's block."""
 
+import copy
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +248,21 @@ def test_a_hint_or_streams_change_how_a_model_runs_and_not_what_it_gives(
     assert beside.arrangement is not None
     assert beside.arrangement.side_by_side == read_cpu().usable_cores
     assert two.arrangement is None
+
+
+def test_bfloat16_inputs_are_refused_with_what_to_do(traced: tuple[nn.Module, OptimizedModel], tmp_path: Path) -> None:
+    model, made = traced
+    rows = torch.rand(2, 3).bfloat16()
+    half = copy.deepcopy(model).bfloat16()
+    calls: list[Callable[[], Any]] = [
+        lambda: InferenceOptimizer(tmp_path).optimize(half, rows, includes=["fp32"], **QUICK),
+        lambda: InferenceOptimizer.trace(half, rows),
+        lambda: InferenceOptimizer.quantize(half, rows),
+        lambda: made(rows),
+    ]
+    for call in calls:
+        with pytest.raises(UsageError, match=r"An input is bfloat16, .* Give float32 inputs"):
+            call()
 
 
 @pytest.mark.parametrize(

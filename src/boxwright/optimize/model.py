@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from boxwright.core.errors import UsageError
-from boxwright.core.signature import Array, Signature
+from boxwright.core.signature import Array, Signature, refuse_bfloat16
 from boxwright.core.structure import flatten
 from boxwright.runtimes.autopilot import Arrangement
 from boxwright.runtimes.base import Graph
@@ -114,6 +114,7 @@ class OptimizedModel:
 
 def _to_numpy(value: Any) -> Any:
     if hasattr(value, "detach"):
+        refuse_bfloat16(value)
         return value.detach().cpu().numpy()
     if isinstance(value, dict):
         return {key: _to_numpy(part) for key, part in value.items()}
