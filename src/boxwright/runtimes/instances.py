@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
@@ -90,6 +91,7 @@ class MultiInstance:
         self.signature = read_artifact(folder).signature
         self._room = threading.Condition()
         self._workers: list[_Worker] = []
+        weakref.finalize(self, _hang_up, self._workers)  # where nobody calls `close`
         try:
             for number, share in enumerate(cpus):
                 self._workers.append(_Worker(number, folder, share, tuning or Tuning(), self._room))
@@ -144,8 +146,7 @@ class MultiInstance:
         with self._room:
             workers, self._workers = self._workers, []
             self._room.notify_all()
-        for worker in workers:
-            worker.hang_up()  # all at once, then wait for each
+        _hang_up(workers)  # all at once, then wait for each
         for worker in workers:
             worker.end()
 
@@ -282,6 +283,11 @@ class _Worker:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         cause = " (out of memory?)" if code == -signal.SIGKILL else ""
         return f"Instance {self.number} (cpus {list(self.cpus)!r}) {how}{cause}"
+
+
+def _hang_up(workers: "Sequence[_Worker]") -> None:
+    for worker in workers:
+        worker.hang_up()
 
 
 def _physical(cpus: Sequence[int]) -> int:

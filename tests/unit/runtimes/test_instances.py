@@ -1,3 +1,4 @@
+import gc
 import os
 import signal
 import socket
@@ -188,6 +189,15 @@ def test_the_streams_of_an_instance_compute_side_by_side(monkeypatch: pytest.Mon
     for pair in slabs:
         for slab in pair:
             slab.close()
+
+
+def test_instances_that_nobody_holds_any_more_end(folder: Path) -> None:
+    graph = to_multi_instance(folder, 1, cores=[[FIRST]])
+    (worker,) = graph._workers
+    del graph
+    gc.collect()
+    assert worker._process.wait(20) == 0
+    worker.end()
 
 
 def test_closing_ends_what_other_threads_wait_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
