@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -109,15 +110,18 @@ def test_an_artifact_that_fails_its_check_gives_way_to_the_next(
 
 
 def test_benchmark_times_artifacts_and_files_side_by_side(
-    boxwright: Command, searched: tuple[Path, dict[str, Any]], weights: Path
+    boxwright: Command, searched: tuple[Path, dict[str, Any]], weights: Path, tmp_path: Path
 ) -> None:
     out, _ = searched
-    artifact = out / "artifacts" / "onnxruntime_fp32"
-    done = boxwright("benchmark", weights, artifact, "-b", "3", "--runs", "3", "--threads", "1", "--json")
-    assert done.code == 0, done.err
+    artifact, damaged = out / "artifacts" / "onnxruntime_fp32", tmp_path / "damaged"
+    shutil.copytree(artifact, damaged)
+    (damaged / "model.onnx").write_bytes(b"")
+    done = boxwright("benchmark", damaged, weights, artifact, "-b", "3", "--runs", "3", "--threads", "1", "--json")
+    assert done.code == 4, done.err
     values = json.loads(done.out)
-    assert [row["model"] for row in values["rows"]] == [str(weights), str(artifact)]
-    assert values["rows"][0]["ratio"] == 1.0
+    assert [row["model"] for row in values["rows"]] == [str(damaged), str(weights), str(artifact)]
+    assert "has changed since it was written" in values["rows"][0]["note"]
+    assert values["rows"][1]["ratio"] == 1.0
     assert (values["batch"], values["threads"]) == (3, 1)
 
 
@@ -173,7 +177,7 @@ def test_the_ancestors_spelling_works_and_scored_images_that_calibrate_are_named
         (["--includes", "openvino_int9"], "Did you mean 'openvino_int8'"),
         (["--limit", "3"], "limit=3 needs a labelled set"),
         (["--calibration", "nowhere"], "nowhere"),
-        (["--output-form", "raw"], "does not apply"),
+        (["--output-form", "raw"], "unrecognized arguments: --output-form raw"),
         (["--out", "a_file"], "'a_file' is no folder"),
         (["--max-drop", "0.1"], "--max-drop 0.1 needs a labelled set to score. Give --data"),
         (["--confidence", "0.9"], "--confidence 0.9 needs a labelled set"),

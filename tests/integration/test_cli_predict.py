@@ -34,9 +34,9 @@ def test_an_image_is_annotated_into_a_new_run_folder(boxwright: Command, toy_onn
 TWO_CORES = pytest.mark.skipif(read_cpu().usable_cores < 2, reason="needs two cores")
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=TWO_CORES)])
+@pytest.mark.parametrize("words", [[], pytest.param(["--workers", 2], marks=TWO_CORES), ["--hint", "throughput"]])
 def test_all_kinds_of_sources_go_through_one_command(
-    boxwright: Command, toy_onnx: Path, tmp_path: Path, workers: int
+    boxwright: Command, toy_onnx: Path, tmp_path: Path, words: list[object]
 ) -> None:
     save_scene(tmp_path / "folder" / "a.png", ("red", 0, 0))
     save_scene(tmp_path / "folder" / "b.jpg", ("red", 0, 0))
@@ -45,7 +45,7 @@ def test_all_kinds_of_sources_go_through_one_command(
     save_video(tmp_path / "clip.mp4", [scene(("blue", 1, 1))] * 5)
     data = save_scene(tmp_path / "stdin.png", ("blue", 2, 2)).read_bytes()
     sources = ["folder", "glob/*.png", "clip.mp4", "-"]
-    done = boxwright("predict", toy_onnx, *sources, "--json", "--workers", workers, "--save", stdin=data)
+    done = boxwright("predict", toy_onnx, *sources, "--json", *words, "--save", stdin=data)
     assert done.code == 0
     records = _lines(done.out)
     assert [(r["source"], r.get("frame")) for r in records] == [
@@ -58,6 +58,32 @@ def test_all_kinds_of_sources_go_through_one_command(
     ]
     assert all(len(r["detections"]) == 1 for r in records)  # type: ignore[arg-type]
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_hint_is_explained_on_stderr(boxwright: Command, toy_onnx: Path, tmp_path: Path) -> None:
+    image = save_scene(tmp_path / "a.png", ("red", 1, 1))
+    done = boxwright("predict", toy_onnx, image, "--save", "--quiet", "--hint", "latency", "--explain")
+    assert (done.code, done.out) == (0, f"{image}: 1 red\n")
+    said = done.err.splitlines()
+    cores = read_cpu().usable_cores
+    assert said[0].startswith(f"For latency: 1 instance x {cores} thread")
+    assert "physical cores may be used" in said[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--explain"], "--explain says what a hint has chosen. Add --hint latency"),
+        (["--hint", "latency", "--workers", 1], "--hint latency chooses --workers itself"),
+        (["--hint", "latency", "--engine", "local", "--out", "o"], "--hint latency does not apply to --engine local"),
+    ],
+)
+def test_a_hint_that_can_not_be_followed_is_refused(
+    boxwright: Command, toy_onnx: Path, words: list[object], message: str
+) -> None:
+    done = boxwright("predict", toy_onnx, "a.png", *words)
+    assert done.code == 2
+    assert message in done.err
 
 
 def test_json_on_stdout_is_json_alone_while_files_are_written(

@@ -1,6 +1,8 @@
 """Models of any kind go through the optimiser: a classifier, two inputs and two outputs, a transformer's block."""
 
+import copy
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from boxwright import InferenceOptimizer
+from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import BudgetError, ConversionError, UsageError
+from boxwright.optimize.model import OptimizedModel
 from boxwright.runtimes.artifact import read_artifact
 
 # What the module's tests share is made once.
@@ -101,6 +105,12 @@ def test_a_converted_model_is_called_like_the_original(classified: tuple[Inferen
         with optimizer.get_model(method) as converted:
             assert torch.allclose(converted(images), expected, atol=1e-4)
             np.testing.assert_allclose(converted(images.numpy()), expected, atol=1e-4)
+    with optimizer.get_model("onnxruntime_fp32", streams=2) as streaming:
+        assert all(torch.allclose(found, expected, atol=1e-4) for found in streaming.map([images] * 3))
+    with pytest.raises(UsageError, match="streams=2 does not apply: PyTorch computes one request at a time"):
+        optimizer.get_model("fp32", streams=2)
+    with pytest.raises(UsageError, match="The original is not converted: neither hint nor streams apply"):
+        optimizer.get_model("original", hint="latency")
 
 
 def test_the_best_model_is_loaded_by_its_name(classified: tuple[InferenceOptimizer, nn.Module, Any]) -> None:
@@ -212,9 +222,73 @@ def test_quantize_gives_an_int8_model_with_layers_kept_as_asked(tmp_path: Path, 
     assert 0 < (found - expected).abs().max() < 0.1 * expected.abs().max()
 
 
-def test_several_processes_answer_in_order_and_end(tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
-    rows = torch.rand(7, 3)
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, OptimizedModel]:
+    """A small model, and what ONNX Runtime makes of it."""
+    model, folder = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval(), tmp_path_factory.mktemp("traced")
+    made = InferenceOptimizer.trace(model, torch.rand(2, 3), "onnxruntime", hint="latency", folder=folder)
+    return model, made
+
+
+def test_a_hint_or_streams_change_how_a_model_runs_and_not_what_it_gives(
+    traced: tuple[nn.Module, OptimizedModel],
+) -> None:
+    (model, made), rows = traced, torch.rand(7, 3)
+    folder = made.folder
+    assert folder is not None
+    with torch.no_grad():
+        expected = model(rows)
+    beside = InferenceOptimizer.load(folder, hint="throughput")
+    two = InferenceOptimizer.load(folder, thread_num=1, streams=2)
+    assert two.graph._streams == 2  # type: ignore[attr-defined]
+    for one in (made, beside, two):
+        answers = list(one.map([rows[i : i + 2] for i in range(0, 7, 2)]))  # the last has one row
+        torch.testing.assert_close(torch.cat([torch.as_tensor(a) for a in answers]), expected)
+    beside.close()
+    two.close()
+    assert made.arrangement is not None
+    assert made.arrangement.explain().startswith("For latency: 1 instance")
+    assert beside.arrangement is not None
+    assert beside.arrangement.side_by_side == read_cpu().usable_cores
+    assert two.arrangement is None
+
+
+def test_bfloat16_inputs_are_refused_with_what_to_do(traced: tuple[nn.Module, OptimizedModel], tmp_path: Path) -> None:
+    model, made = traced
+    rows = torch.rand(2, 3).bfloat16()
+    half = copy.deepcopy(model).bfloat16()
+    calls: list[Callable[[], Any]] = [
+        lambda: InferenceOptimizer(tmp_path).optimize(half, rows, includes=["fp32"], **QUICK),
+        lambda: InferenceOptimizer.trace(half, rows),
+        lambda: InferenceOptimizer.quantize(half, rows),
+        lambda: made(rows),
+    ]
+    for call in calls:
+        with pytest.raises(UsageError, match=r"An input is bfloat16, .* Give float32 inputs"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"hint": "latency", "thread_num": 2}, "hint='latency' chooses thread_num itself"),
+        ({"hint": "throughput", "streams": 2}, "hint='throughput' chooses streams itself"),
+        ({"hint": "fast"}, "Unknown hint 'fast'"),
+        ({"streams": 0}, "streams=0 is not possible"),
+    ],
+)
+def test_contradictory_ways_to_run_a_model_are_refused_before_it_is_converted(
+    tmp_path: Path, words: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        InferenceOptimizer.load(tmp_path, **words)
+    with pytest.raises(UsageError, match=message):
+        InferenceOptimizer.trace(nn.Linear(3, 2), torch.rand(2, 3), folder=tmp_path / "model", **words)
+    assert not (tmp_path / "model").exists()
+
+
+def test_several_processes_answer_in_order_and_end(traced: tuple[nn.Module, OptimizedModel]) -> None:
+    (model, made), rows = traced, torch.rand(7, 3)
     before = psutil.Process().children(recursive=True)  # other tests may have left a compiler's helpers
     cpu = min(os.sched_getaffinity(0))
     # The traced model is held by nobody else, and its folder is a temporary one.

@@ -86,7 +86,7 @@ def save_toy_onnx(
         "second": second[:, :, None, None],
         "bias": np.full(4, -_BIAS, np.float32),
         "rest": rest,
-        "boxes": boxes,
+        "toy_boxes": boxes,
         "flat": np.array([0, 4, -1], np.int64),
         "ones": np.array([1, 1], np.int64),
     }
@@ -100,10 +100,10 @@ def save_toy_onnx(
         ("Shape", ["images"], "count", {"start": 0, "end": 1}),
         ("Concat", ["count", "ones"], "times", {"axis": 0}),
         ("Tile", ["rest", "times"], "others", {}),
-        ("Tile", ["boxes", "times"], "all_boxes", {}),
+        ("Tile", ["toy_boxes", "times"], "all_boxes", {}),
         ("Concat", ["first", "others"], "logits", {"axis": 1}),
-        ("Identity" if form == "raw" else "Sigmoid", ["logits"], "scores", {}),
-        ("Concat", ["all_boxes", "scores"], "output", {"axis": 2}),
+        ("Identity" if form == "raw" else "Sigmoid", ["logits"], "toy_scores", {}),
+        ("Concat", ["all_boxes", "toy_scores"], "output", {"axis": 2}),
     ]
     shape = [batch or "batch", 3, *(("height", "width") if free_size else size_hw)]
     graph = helper.make_graph(

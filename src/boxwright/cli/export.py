@@ -12,7 +12,7 @@ _FORMATS = ("onnx", "openvino", "torchscript", "aotinductor", "tensorrt")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments."""
-    add_model_arguments(parser)
+    add_model_arguments(parser, weights=True)
     parser.add_argument(
         "--format", choices=_FORMATS, default="onnx",
         help="onnx, tensorrt: one file; the others: a folder with the file and its description (default onnx)",

@@ -10,7 +10,7 @@ from boxwright.core.errors import UsageError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments."""
-    add_model_arguments(parser)
+    add_model_arguments(parser, weights=True)
     parser.set_defaults(network=None)
     add_search_arguments(parser)
 

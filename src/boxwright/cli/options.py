@@ -9,18 +9,25 @@ if TYPE_CHECKING:
     from boxwright.recipes.models import ModelOptions
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL and what a user may say about a file that does not say it itself."""
-    parser.add_argument(
-        "model", metavar="MODEL", help="a name (yolox_nano), .pth, .safetensors, .onnx or artifact folder"
-    )
+def add_model_arguments(parser: argparse.ArgumentParser, *, weights: bool = False) -> None:
+    """Add MODEL and what a user may say about a file that does not say it itself.
+
+    Args:
+        parser: of the verb.
+        weights: whether the verb takes weights alone, and nothing that is converted already.
+    """
+    kinds = ".pth or .safetensors" if weights else ".pth, .safetensors, .onnx or artifact folder"
+    parser.add_argument("model", metavar="MODEL", help=f"a name (yolox_nano), {kinds}")
     group = parser.add_argument_group("model")
     group.add_argument("--names", metavar="LIST", help="class names: a,b,c or a file with one name a line")
     group.add_argument("--size", metavar="N|HxW", type=parse_size, help="input size in pixels, multiples of 32")
     group.add_argument("--legacy", action="store_true", help="RGB, 0-1, ImageNet mean: official weights before 0.1.1")
-    group.add_argument(
-        "--output-form", choices=("raw", "scores", "decoded"), help="what an .onnx gives, if it is guessed wrong"
-    )
+    if weights:
+        parser.set_defaults(output_form=None)
+    else:
+        group.add_argument(
+            "--output-form", choices=("raw", "scores", "decoded"), help="what an .onnx gives, if it is guessed wrong"
+        )
     group.add_argument(
         "--act", choices=("silu", "relu", "lrelu"), help="activation of a .pth, if it is not the model's usual one"
     )

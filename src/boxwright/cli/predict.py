@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--workers", metavar="N", type=positive,
         help="artifacts and .onnx: pictures side by side, at most one a core (default 1; all that fit with --engine)",
     )  # fmt: skip
+    parser.add_argument(
+        "--hint", choices=("latency", "throughput"),
+        help="artifacts and .onnx: choose threads, streams and processes for the fastest answer to one picture, or for "
+        "the most pictures in a second (default: one picture at a time, threads as the runtime likes)",
+    )  # fmt: skip
+    parser.add_argument("--explain", action="store_true", help="say on stderr what --hint has chosen, and why")
     parser.add_argument("--out", metavar="DIR", help="folder for the files (default runs/predict/exp…)")
     parser.add_argument(
         "--save", metavar="FORMAT", nargs="*", default=_SAVE, choices=("images", "json", "csv", "coco", "yolo"),
@@ -60,6 +67,10 @@ def run(args: argparse.Namespace) -> int:
     from boxwright.recipes.program import keep_freed_memory
 
     keep_freed_memory()
+    if args.explain and args.hint is None:
+        raise UsageError("--explain says what a hint has chosen. Add --hint latency or --hint throughput.")
+    if args.hint is not None and args.workers is not None:
+        raise UsageError(f"--hint {args.hint} chooses --workers itself. Leave one of them out.")
     thresholds = Thresholds(
         conf=args.conf,
         nms=args.nms,
@@ -81,6 +92,10 @@ def _run_batch(args: argparse.Namespace, thresholds: "Thresholds") -> int:
 
     if len(args.sources) != 1:
         raise UsageError(f"--engine {args.engine} takes one folder, parquet file or URL, not {len(args.sources)}.")
+    if args.hint is not None:
+        raise UsageError(
+            f"--hint {args.hint} does not apply to --engine {args.engine}. Say how many --workers and --threads it has."
+        )
     if args.out is None:
         raise UsageError(f"--engine {args.engine} needs --out DIR: the same command goes on where it was stopped.")
     if args.save is not _SAVE:
@@ -126,8 +141,10 @@ def _run_stream(args: argparse.Namespace, thresholds: "Thresholds") -> int:
         )
     images = failures = 0
     with Predictor.load(
-        args.model, thresholds=thresholds, options=model_options(args), workers=args.workers or 1
+        args.model, thresholds=thresholds, options=model_options(args), workers=args.workers or 1, hint=args.hint
     ) as predictor:
+        if args.explain and predictor.arrangement is not None:
+            print(predictor.arrangement.explain(), file=sys.stderr)
         folder = out or (new_run_folder(Path("runs/predict")) if args.save else Path())
         with Outputs(folder, args.save, predictor.session.spec.category_ids) as outputs:
             for item in predictor.stream(list(args.sources), batch=args.batch):

@@ -136,3 +136,16 @@ def port_names(names: Sequence[str], taken: Sequence[str] = ()) -> list[str]:
 
 def _port(port: Port) -> dict[str, Any]:
     return {"name": port.name, "dtype": port.dtype, "shape": list(port.shape)}
+
+
+def refuse_bfloat16(value: Any) -> None:
+    """Refuse a tensor that can't become an array.
+
+    Raises:
+        UsageError: it is bfloat16.
+    """
+    if str(getattr(value, "dtype", "")) == "torch.bfloat16":
+        raise UsageError(
+            "An input is bfloat16, which converted models do not take: numpy has no such numbers. Give float32 inputs, "
+            "and the model in float32 (model.float()); the bf16 methods compute in bfloat16 inside."
+        )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from boxwright.core.errors import UsageError
-from boxwright.core.signature import Array
+from boxwright.core.signature import Array, refuse_bfloat16
 from boxwright.core.structure import flatten
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -86,6 +86,8 @@ def iterate(data: Any) -> Iterator[Any]:
 def flat_inputs(call: Call) -> tuple[Array, ...]:
     """Return the flat arrays of a call."""
     leaves, _ = flatten(call)
+    for leaf in leaves:
+        refuse_bfloat16(leaf)
     return tuple(np.asarray(leaf.detach().cpu() if hasattr(leaf, "detach") else leaf) for leaf in leaves)
 
 

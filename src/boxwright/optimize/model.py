@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from boxwright.core.errors import UsageError
-from boxwright.core.signature import Array, Signature
+from boxwright.core.signature import Array, Signature, refuse_bfloat16
 from boxwright.core.structure import flatten
+from boxwright.runtimes.autopilot import Arrangement
 from boxwright.runtimes.base import Graph
 
 
@@ -22,11 +23,15 @@ class OptimizedModel:
     Attributes:
         method: the name of the method that made it.
         folder: the artifact it was loaded from; None if it has none.
+        arrangement: how it uses the machine, where a hint has decided that.
     """
 
-    def __init__(self, graph: Graph, *, method: str = "", folder: Path | None = None) -> None:
+    def __init__(
+        self, graph: Graph, *, method: str = "", folder: Path | None = None, arrangement: Arrangement | None = None
+    ) -> None:
         self.method = method
         self.folder = folder
+        self.arrangement = arrangement
         self._graph = graph
 
     @property
@@ -109,6 +114,7 @@ class OptimizedModel:
 
 def _to_numpy(value: Any) -> Any:
     if hasattr(value, "detach"):
+        refuse_bfloat16(value)
         return value.detach().cpu().numpy()
     if isinstance(value, dict):
         return {key: _to_numpy(part) for key, part in value.items()}

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.signature import Array
 from boxwright.core.spec import Spec
@@ -27,8 +28,9 @@ from boxwright.optimize.progress import progress_bar
 from boxwright.optimize.report import Report
 from boxwright.optimize.store import hold_folder
 from boxwright.optimize.study import StudyConfig, run_study
-from boxwright.runtimes.artifact import is_artifact, open_graph, write_artifact
-from boxwright.runtimes.base import Choice, Tuning
+from boxwright.runtimes.artifact import is_artifact, open_graph, read_artifact, write_artifact
+from boxwright.runtimes.autopilot import check_hint, choose
+from boxwright.runtimes.base import Choice, Hint, Tuning
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.source import Source
 
@@ -228,24 +230,31 @@ class InferenceOptimizer:
         """Return the table of the last search."""
         return self.report.table()
 
-    def get_model(self, method_name: str) -> Any:
+    def get_model(self, method_name: str, *, hint: Hint | None = None, streams: int | None = None) -> Any:
         """Return the model that a method made, ready to be called; for "original", the model as it was given.
 
+        Args:
+            method_name: one of those that were tried.
+            hint: as in `load`; by default the model has the threads that it was timed with.
+            streams: as in `load`; they share those threads.
+
         Raises:
-            UsageError: the method was not tried, or has no model because it failed.
+            UsageError: the method was not tried, or has no model because it failed, or can't be run in this way.
         """
         method = find_method(method_name)
         tried = [row.method for row in self.report.rows]
         if method not in tried:
             raise UsageError(f"{method_name!r} was not tried. Tried: {', '.join(tried)}.")
         if method == ORIGINAL:
+            if hint is not None or streams is not None:
+                raise UsageError("The original is not converted: neither hint nor streams apply. Leave them out.")
             return self._model
         folder = self._folder / "artifacts" / method
         if not is_artifact(folder):
             row = self.report.row(method)
             raise UsageError(f"{method_name!r} has no model: {row.status}{f' ({row.note})' if row.note else ''}.")
-        tuning = Tuning(threads=self.report.settings.threads)
-        return OptimizedModel(open_graph(folder, tuning), method=method, folder=folder)
+        threads = None if hint is not None else max(1, self.report.settings.threads // max(1, streams or 1))
+        return _Use(threads=threads, hint=hint, streams=streams).open(folder, method)
 
     def get_best_model(
         self,
@@ -298,6 +307,8 @@ class InferenceOptimizer:
         precision: str | Precision = "fp32",
         channels_last: bool = False,
         thread_num: int | None = None,
+        hint: Hint | None = None,
+        streams: int | None = None,
         folder: str | Path | None = None,
     ) -> OptimizedModel:
         """Return the model converted by one accelerator, in float.
@@ -308,7 +319,9 @@ class InferenceOptimizer:
             accelerator: a runtime: eager, jit, compile, openvino, onnxruntime or ipex.
             precision: fp32, bf16 or fp16.
             channels_last: whether image tensors lie channels last inside.
-            thread_num: computing threads; None leaves it to the runtime.
+            thread_num: computing threads for one call; None leaves it to the runtime.
+            hint: as in `load`.
+            streams: as in `load`.
             folder: where the artifact goes; None for a temporary folder that is gone with the model.
 
         Raises:
@@ -318,7 +331,8 @@ class InferenceOptimizer:
         choice = Choice(runtime=accelerator, precision=Precision.parse(precision), channels_last=channels_last)
         if choice.precision is Precision.INT8:
             raise UsageError("trace() converts in float. Use quantize(…, calib_data=…) for int8.")
-        return _convert(model, _sample_call(input_sample), choice, None, thread_num, folder)
+        use = _Use(threads=thread_num, hint=hint, streams=streams)
+        return _convert(model, _sample_call(input_sample), choice, None, use, folder)
 
     @staticmethod
     def quantize(
@@ -331,6 +345,8 @@ class InferenceOptimizer:
         keep_float: Sequence[str] = (),
         calibration_samples: int = CALIBRATION_SAMPLES,
         thread_num: int | None = None,
+        hint: Hint | None = None,
+        streams: int | None = None,
         folder: str | Path | None = None,
     ) -> OptimizedModel:
         """Return the model in int8, its value ranges measured on real inputs.
@@ -344,7 +360,9 @@ class InferenceOptimizer:
                 quantised) or "nncf" (Intel's quantiser) for openvino.
             keep_float: module names that are not quantised.
             calibration_samples: how many batches of `calib_data` are used.
-            thread_num: computing threads; None leaves it to the runtime.
+            thread_num: computing threads for one call; None leaves it to the runtime.
+            hint: as in `load`.
+            streams: as in `load`.
             folder: where the artifact goes; None for a temporary folder that is gone with the model.
 
         Raises:
@@ -352,6 +370,7 @@ class InferenceOptimizer:
             MissingDependencyError: the runtime's packages are not installed.
         """
         _check_samples(calibration_samples)
+        use = _Use(threads=thread_num, hint=hint, streams=streams)
         form = BatchForm(model)
         call = _example_call(form, calib_data, input_sample)
         samples = take_inputs(calib_data, form, calibration_samples)
@@ -359,7 +378,7 @@ class InferenceOptimizer:
             method = "qlinear"
         choice = Choice(runtime=accelerator, precision=Precision.INT8, mode=method)
         calibration = Calibration(samples=samples, keep_float=tuple(keep_float))
-        return _convert(model, call, choice, calibration, thread_num, folder)
+        return _convert(model, call, choice, calibration, use, folder)
 
     @staticmethod
     def save(model: OptimizedModel, path: str | Path) -> None:
@@ -379,16 +398,28 @@ class InferenceOptimizer:
         shutil.copytree(model.folder, target, dirs_exist_ok=True)
 
     @staticmethod
-    def load(path: str | Path, *, thread_num: int | None = None) -> OptimizedModel:
+    def load(
+        path: str | Path, *, thread_num: int | None = None, hint: Hint | None = None, streams: int | None = None
+    ) -> OptimizedModel:
         """Return the model in an artifact folder.
+
+        Args:
+            path: the folder.
+            thread_num: computing threads for one call; None leaves it to the runtime.
+            hint: "latency" for the fastest answer to one call, "throughput" for the most answers in a second by
+                `map`: threads, streams and processes are then chosen from the machine's cores and quota, and
+                `model.arrangement.explain()` says why. Call `close()` at the end: there may be processes.
+            streams: how many calls `map` computes side by side in this process (OpenVINO and ONNX Runtime).
 
         Raises:
             CheckpointError: the folder is no artifact, or its files are damaged.
+            UsageError: a hint is given beside threads or streams, or the runtime has no streams.
         """
+        use = _Use(threads=thread_num, hint=hint, streams=streams)
         folder = Path(path)
         if not is_artifact(folder):
             raise CheckpointError(f"{str(folder)!r} holds no artifact.json: it is not an artifact.")
-        return OptimizedModel(open_graph(folder, Tuning(threads=thread_num)), folder=folder)
+        return use.open(folder)
 
     @staticmethod
     def get_context(*models: Any) -> AbstractContextManager[Any]:
@@ -431,18 +462,46 @@ def _check_samples(count: int) -> None:
         raise UsageError(f"calibration_samples={count!r} must be at least 1.")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Use:
+    """How a caller wants a model to use the machine: by numbers, or by a hint that numbers are chosen for."""
+
+    threads: int | None
+    hint: Hint | None
+    streams: int | None
+
+    def __post_init__(self) -> None:
+        given = {"thread_num": self.threads, "streams": self.streams}
+        for name, value in given.items():
+            if value is not None and value < 1:
+                raise UsageError(f"{name}={value!r} is not possible. Use 1 or more, or None.")
+            if value is not None and self.hint is not None:
+                raise UsageError(f"hint={self.hint!r} chooses {name} itself. Leave out the hint or {name}={value!r}.")
+        if self.hint is not None:
+            check_hint(self.hint)
+
+    def open(self, folder: Path, method: str = "") -> OptimizedModel:
+        """Return the artifact loaded."""
+        if self.hint is None:
+            graph = open_graph(folder, Tuning(threads=self.threads, streams=self.streams))
+            return OptimizedModel(graph, method=method, folder=folder)
+        arrangement = choose(read_cpu(), hint=self.hint, runtime=read_artifact(folder).choice.runtime)
+        graph = open_graph(folder, arrangement.tuning)
+        return OptimizedModel(graph, method=method, folder=folder, arrangement=arrangement)
+
+
 def _convert(
     model: nn.Module,
     call: Call,
     choice: Choice,
     calibration: Calibration | None,
-    threads: int | None,
+    use: _Use,
     folder: str | Path | None,
 ) -> OptimizedModel:
     target = Path(tempfile.mkdtemp(prefix="boxwright-artifact-")) if folder is None else Path(folder)
     try:
         write_artifact(Source.of(model, *call), choice, target, calibration=calibration)
-        made = OptimizedModel(open_graph(target, Tuning(threads=threads)), folder=target)
+        made = use.open(target)
     except BaseException:
         if folder is None:
             shutil.rmtree(target, ignore_errors=True)

@@ -12,12 +12,14 @@ import numpy as np
 
 from boxwright.core import catalogue
 from boxwright.core.coco_classes import COCO_CATEGORY_IDS, COCO_NAMES
+from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import CheckpointError, UsageError, suggest
 from boxwright.core.log import get_logger
 from boxwright.core.spec import OutputForm, Preprocessing, Spec
 from boxwright.detector.postprocess import anchor_grid
-from boxwright.runtimes.artifact import is_artifact, open_artifact
-from boxwright.runtimes.base import Session, Tuning
+from boxwright.runtimes.artifact import is_artifact, open_artifact, read_artifact
+from boxwright.runtimes.autopilot import Arrangement, choose
+from boxwright.runtimes.base import Hint, Session, Tuning
 
 _log = get_logger(__name__)
 _SUFFIXES = (".safetensors", ".pth", ".onnx")
@@ -136,6 +138,18 @@ def open_model(model: str | Path, options: ModelOptions | None = None, tuning: T
     raise CheckpointError(
         f"{str(path)!r} is no known kind of model file. Use .pth, .safetensors, .onnx or an artifact folder."
     )
+
+
+def is_converted(path: Path) -> bool:
+    """Return whether a model is an artifact or an ONNX file: something that threads and streams can be chosen for."""
+    return is_artifact(path) or path.suffix.lower() == ".onnx"
+
+
+def arrange(path: Path, hint: Hint) -> Arrangement:
+    """Return how an artifact or an ONNX file shall use this machine."""
+    if is_artifact(path):
+        return choose(read_cpu(), hint=hint, runtime=read_artifact(path).choice.runtime)
+    return choose(read_cpu(), hint=hint, runtime="onnxruntime", movable=False)
 
 
 def default_names(num_classes: int, source: Path) -> tuple[tuple[str, ...], tuple[int, ...]]:

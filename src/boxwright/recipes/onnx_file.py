@@ -47,13 +47,14 @@ def open_onnx(path: Path, options: ModelOptions, tuning: Tuning | None = None) -
     spec = options.apply(spec)
     if _is_suppressed(graph):
         _log.info("%s suppresses boxes itself, with %s; lower thresholds find no more.", path.name, _settings(graph))
-        return DetectorSession(SuppressedGraph(graph, spec), spec)
+        return DetectorSession(SuppressedGraph(graph, spec), spec, suppresses=True)
     return DetectorSession(graph, spec)
 
 
 class SuppressedGraph:
-    """A file that ends with suppression, as if it were one that does not: what it left in the first rows, then zeros.
+    """A file that ends with suppression, as if it were one that does not.
 
+    What it left is in the first rows; the others have an objectness below any threshold, 0 too.
     So predicting and scoring work with it like with any other; their own suppression finds little left to do.
     """
 
@@ -81,6 +82,7 @@ class SuppressedGraph:
         for i, count in enumerate(num):
             output[i, :count, :4] = xyxy_to_cxcywh(boxes[i, :count])
             output[i, :count, 4] = scores[i, :count]
+            output[i, count:, 4] = -1
             output[i, np.arange(count), 5 + classes[i, :count]] = 1
         return output
 

@@ -16,11 +16,12 @@ from boxwright.core.errors import DataError, UsageError
 from boxwright.core.timing import Stopwatch
 from boxwright.core.types import Detections
 from boxwright.detector.postprocess import postprocess
-from boxwright.recipes.models import ModelOptions, find_model, open_model
+from boxwright.recipes.models import ModelOptions, arrange, find_model, is_converted, open_model
 from boxwright.recipes.selfcheck import OnMismatch, choose_artifact
 from boxwright.recipes.sources import Failure, Frame, Source, Still, list_sources
 from boxwright.runtimes.artifact import is_artifact
-from boxwright.runtimes.base import Session, Tuning
+from boxwright.runtimes.autopilot import Arrangement, check_hint
+from boxwright.runtimes.base import Hint, Session, Tuning
 from boxwright.vision.letterbox import letterbox, to_input, undo_letterbox
 
 
@@ -69,6 +70,7 @@ class Predictor:
         *,
         scaled_decode: bool = False,
         workers: int = 1,
+        arrangement: Arrangement | None = None,
     ) -> None:
         """Make a predictor over a loaded model.
 
@@ -80,6 +82,7 @@ class Predictor:
                 so scores move a little. Boxes are in pixels of the full picture all the same.
             workers: how many threads `stream` works with, each on pictures of its own. The session must allow calls
                 from several threads, as those of artifacts and ONNX files do.
+            arrangement: how the session uses the machine, where a hint has decided that.
 
         Raises:
             UsageError: there is no such class, or less than one worker.
@@ -88,6 +91,7 @@ class Predictor:
             raise UsageError(f"workers={workers!r} must be at least 1.")
         self._session = session
         self._workers = workers
+        self.arrangement = arrangement
         self._pools: set[ThreadPoolExecutor] = set()
         self._fit_hw = session.spec.size_hw if scaled_decode else None
         self.thresholds = thresholds or Thresholds()
@@ -106,6 +110,7 @@ class Predictor:
         fallback: Sequence[str | Path] = (),
         scaled_decode: bool = False,
         workers: int = 1,
+        hint: Hint | None = None,
     ) -> "Predictor":
         """Return a predictor for a name, a `.pth`, a safetensors file, an `.onnx` or an artifact folder.
 
@@ -123,19 +128,29 @@ class Predictor:
             workers: how many pictures `stream` works on side by side, each with its share of the physical cores: more
                 pictures in a second, but one picture alone takes longer. For artifacts and ONNX files; it pays with
                 OpenVINO and ONNX Runtime, which compute several requests at a time.
+            hint: "latency" for the fastest answer to one picture, "throughput" for the most pictures in a second by
+                `stream`: threads, streams and processes are then chosen from the machine's cores and quota, and
+                `predictor.arrangement.explain()` says why. For artifacts and ONNX files. None leaves threads to the
+                runtime.
 
         Raises:
             CheckpointError: there is no such model, its file can't be used, or no artifact passes its check.
             UsageError: an option does not apply to this kind of model, or there are more workers than cores.
         """
         path = find_model(model)
+        if hint is not None:
+            _check_hint(path, hint, workers)
         tuning = _share_cores(path, workers)
         if is_artifact(path):
             path = choose_artifact(path, on_mismatch=on_mismatch, fallback=fallback)
         elif fallback:
             raise UsageError(f"fallback={list(map(str, fallback))!r} is for artifact folders; {str(path)!r} is none.")
+        arrangement = None
+        if hint is not None:
+            arrangement = arrange(path, hint)
+            tuning, workers = arrangement.tuning, arrangement.side_by_side
         session = open_model(path, options, tuning)
-        return cls(session, thresholds, scaled_decode=scaled_decode, workers=workers)
+        return cls(session, thresholds, scaled_decode=scaled_decode, workers=workers, arrangement=arrangement)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -303,14 +318,27 @@ def _read_groups(items: Iterator[Frame | Failure | Still], batch: int) -> Iterat
         yield group
 
 
+def _check_hint(path: Path, hint: Hint, workers: int) -> None:
+    check_hint(hint)
+    if workers != 1:
+        raise UsageError(
+            f"hint={hint!r} chooses the workers itself, but workers={workers!r} is given. Leave one of them out."
+        )
+    _check_converted(path, f"hint={hint!r}")
+
+
+def _check_converted(path: Path, option: str) -> None:
+    if not is_converted(path):
+        raise UsageError(
+            f"{option} does not apply to {path.name}, which runs in PyTorch. Leave it out, or convert the "
+            "model first: boxwright optimize or boxwright export."
+        )
+
+
 def _share_cores(path: Path, workers: int) -> Tuning | None:
     if workers <= 1:
         return None
-    if not is_artifact(path) and path.suffix.lower() != ".onnx":
-        raise UsageError(
-            f"workers={workers!r} does not apply to {path.name}, which runs in PyTorch. Leave it out, or convert the "
-            "model first: boxwright optimize or boxwright export."
-        )
+    _check_converted(path, f"workers={workers!r}")
     cores = read_cpu().usable_cores
     if workers > cores:
         raise UsageError(f"workers={workers!r} is more than the {cores} cores that may be used. Ask for fewer.")

@@ -173,10 +173,15 @@ def read_golden(folder: Path) -> tuple[list[Array], list[Array]]:
 
 
 def open_graph(folder: Path, tuning: Tuning | None = None) -> Graph:
-    """Return a loaded artifact of any model."""
+    """Return a loaded artifact of any model, in this process or in those that the tuning asks for."""
+    tuning = tuning or Tuning()
+    if tuning.cpus:
+        from boxwright.runtimes.instances import MultiInstance  # which reads artifacts itself
+
+        return MultiInstance(folder, tuning.cpus, replace(tuning, cpus=()))
     artifact = read_artifact(folder)
     back_end: Runtime = load("runtime", artifact.choice.runtime)()
-    return back_end.load(folder, artifact.choice, artifact.signature, tuning or Tuning())
+    return back_end.load(folder, artifact.choice, artifact.signature, tuning)
 
 
 def open_artifact(folder: Path, tuning: Tuning | None = None) -> DetectorSession:

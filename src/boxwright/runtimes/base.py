@@ -60,11 +60,14 @@ class Tuning:
         threads: computing threads for one request.
         hint: the fastest answer to one request, or the most answers in a second.
         streams: requests computed side by side, where the runtime can do that itself.
+        cpus: the logical cpus of each process that the model runs in; none given: in this process. `open_graph` starts
+            them, so that no runtime has to know.
     """
 
     threads: int | None = None
     hint: Hint = "latency"
     streams: int | None = None
+    cpus: tuple[tuple[int, ...], ...] = ()
 
 
 class Graph(Protocol):

@@ -15,8 +15,17 @@ class DetectorSession:
     round the box offsets on the scale of the class scores.
     """
 
-    def __init__(self, graph: Graph, spec: Spec) -> None:
+    def __init__(self, graph: Graph, spec: Spec, *, suppresses: bool = False) -> None:
+        """Make a session.
+
+        Args:
+            graph: the loaded model.
+            spec: what it detects.
+            suppresses: whether boxes are suppressed inside it.
+        """
         self.spec = spec
+        self.suppresses = suppresses
+        self.batch = graph.signature.inputs[0].shape[0]  # None for any
         self._graph: Graph | None = graph
 
     def __call__(self, images: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -17,7 +17,10 @@ def main(start: str) -> None:
 
 
 def _serve(values: dict[str, Any]) -> None:
+    import threading
     import traceback
+    from concurrent.futures import ThreadPoolExecutor
+    from contextlib import suppress
     from multiprocessing.connection import Connection
     from pathlib import Path
 
@@ -27,23 +30,35 @@ def _serve(values: dict[str, Any]) -> None:
 
     pipe: Connection[Any, Any] = Connection(values["pipe"])
     slots = [(Slab(taken), Slab(given)) for taken, given in values["slots"]]
+    sending = threading.Lock()
+    tuning = Tuning(**values["tuning"])
     try:
-        graph = open_graph(Path(values["folder"]), Tuning(**values["tuning"]))
+        graph = open_graph(Path(values["folder"]), tuning)
     except Exception as error:  # noqa: BLE001 a border: the other process must hear of whatever it was
-        pipe.send(("error", str(error), traceback.format_exc()))
+        pipe.send(("error", None, str(error), traceback.format_exc()))
         return
     pipe.send(("ready",))
-    while True:
-        try:
-            slot, header = pipe.recv()
-        except EOFError:
-            break  # closed, or the other process has died
+
+    def answer(slot: int, header: Any) -> None:
         taken, given = slots[slot]
         try:
-            answer: tuple[Any, ...] = ("done", given.write(graph.run(taken.read(header))))
+            said: tuple[Any, ...] = ("done", slot, given.write(graph.run(taken.read(header))))
         except Exception as error:  # noqa: BLE001 as above
-            answer = ("error", str(error), traceback.format_exc())
-        pipe.send(answer)
+            said = ("error", slot, str(error), traceback.format_exc())
+        with sending, suppress(OSError):  # the other process may be gone
+            pipe.send(said)
+
+    streams = tuning.streams or 1
+    with ThreadPoolExecutor(streams) as pool:
+        while True:
+            try:
+                slot, header = pipe.recv()
+            except (EOFError, OSError):
+                break  # closed, or the other process has died
+            if streams > 1:
+                pool.submit(answer, slot, header)
+            else:
+                answer(slot, header)
     graph.close()
 
 

@@ -1,28 +1,33 @@
 """One artifact in several processes, each with cores of its own: more answers a second than one process gives."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import asdict, replace
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from boxwright.core.cpu import read_cpu, split_cores
-from boxwright.core.errors import CheckpointError, UsageError, WorkerError
+from boxwright.core.errors import BoxwrightError, CheckpointError, UsageError, WorkerError
 from boxwright.core.signature import Array
 from boxwright.runtimes.artifact import read_artifact
 from boxwright.runtimes.base import Tuning
 from boxwright.runtimes.slab import Slab
 
-_SLOTS = 2  # the next request lies ready while an instance computes
 _ENDING_S = 5.0
+_AGAIN = "Close the instances and start them again."
+_CLOSED = "These instances are closed. Load the model again."
 
 
 def to_multi_instance(
@@ -72,7 +77,7 @@ def place(instances: int, cores: Sequence[Sequence[int]] | None = None) -> list[
 
 
 class MultiInstance:
-    """Several processes behind the graph seam. One thread may use it at a time.
+    """Several processes behind the graph seam. Several threads may use it at a time.
 
     Example:
         A folder of detections, two processes with half of the cores each::
@@ -84,11 +89,12 @@ class MultiInstance:
 
     def __init__(self, folder: Path, cpus: Sequence[Sequence[int]], tuning: Tuning | None = None) -> None:
         self.signature = read_artifact(folder).signature
-        self._busy = threading.Lock()
+        self._room = threading.Condition()
         self._workers: list[_Worker] = []
+        weakref.finalize(self, _hang_up, self._workers)  # where nobody calls `close`
         try:
             for number, share in enumerate(cpus):
-                self._workers.append(_Worker(number, folder, share, tuning))
+                self._workers.append(_Worker(number, folder, share, tuning or Tuning(), self._room))
             for worker in self._workers:  # all have been loading side by side
                 worker.await_ready()
         except BaseException:
@@ -102,8 +108,7 @@ class MultiInstance:
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """Return the outputs of one request, computed by one of the instances."""
-        (outputs,) = self.run_all([inputs])
-        return outputs
+        return self._submit(0, inputs).result()
 
     def run_all(self, requests: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:
         """Yield the outputs of many requests in their order; each goes to the instance with the least to do.
@@ -112,52 +117,38 @@ class MultiInstance:
 
         Raises:
             WorkerError: a request failed, or an instance died; the message has the position of the request.
-            UsageError: an earlier call has not ended.
         """
-        if not self._workers:
-            raise CheckpointError("These instances are closed. Load the model again.")
-        if not self._busy.acquire(blocking=False):
-            raise UsageError("These instances are at work. Finish or close the earlier run_all() first.")
-        try:
-            yield from self._run_all(requests)
-        finally:
-            for worker in self._workers:
-                worker.drain()
-            self._busy.release()
-
-    def _run_all(self, requests: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:
-        done: dict[int, tuple[Array, ...]] = {}
-        given = returned = 0
+        under_way: deque[Future[tuple[Array, ...]]] = deque()
         # Results that wait for an earlier one are held: no more of them than requests can be under way.
-        window = 2 * _SLOTS * len(self._workers)
-        for inputs in requests:
-            while given - returned >= window or not any(w.free for w in self._workers):
-                self._collect(done)
-                while returned in done:
-                    yield done.pop(returned)
-                    returned += 1
-            min(self._workers, key=lambda w: len(w.waiting)).send(given, inputs)
-            given += 1
-        while returned < given:
-            while returned not in done:
-                self._collect(done)
-            yield done.pop(returned)
-            returned += 1
+        most = 2 * sum(worker.slots for worker in self._workers)
+        try:
+            for position, inputs in enumerate(requests):
+                under_way.append(self._submit(position, inputs))
+                while under_way and (len(under_way) >= most or under_way[0].done()):
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            wait(under_way)  # also when the caller stops half-way: nothing may run on behind his back
 
-    def _collect(self, done: dict[int, tuple[Array, ...]]) -> None:
-        """Wait for one answer at least, and take all that are there."""
-        at_work = {worker.pipe: worker for worker in self._workers if worker.waiting}
-        for pipe in wait(list(at_work)):
-            position, outputs = at_work[pipe].receive()  # type: ignore[index] # what `wait` was given
-            done[position] = outputs
+    def _submit(self, position: int, inputs: Sequence[Array]) -> "Future[tuple[Array, ...]]":
+        """Give a request to the instance with the least to do, once one has room for it."""
+        with self._room:
+            self._room.wait_for(lambda: not self._workers or any(w.free for w in self._workers))
+            if not self._workers:
+                raise CheckpointError(_CLOSED)
+            worker = max(self._workers, key=lambda w: len(w.free))
+            slot = worker.free.popleft()
+        return worker.send(slot, position, inputs)
 
     def close(self) -> None:
         """End the processes and wait until they are gone; closing twice is allowed."""
-        for worker in self._workers:
-            worker.pipe.close()  # all at once, then wait for each
-        for worker in self._workers:
+        with self._room:
+            workers, self._workers = self._workers, []
+            self._room.notify_all()
+        _hang_up(workers)  # all at once, then wait for each
+        for worker in workers:
             worker.end()
-        self._workers = []
 
     def __enter__(self) -> "MultiInstance":
         return self
@@ -169,96 +160,134 @@ class MultiInstance:
 
 
 class _Worker:
-    """One process, the memory shared with it, and the requests it has been given."""
+    """One process, the memory shared with it, and the requests it has been given.
 
-    def __init__(self, number: int, folder: Path, cpus: Sequence[int], tuning: Tuning | None) -> None:
+    A thread of its own takes the answers in.
+    """
+
+    def __init__(
+        self, number: int, folder: Path, cpus: Sequence[int], tuning: Tuning, room: threading.Condition
+    ) -> None:
         self.number = number
         self.cpus = tuple(cpus)
-        self.waiting: deque[tuple[int, int]] = deque()  # position of the request, its slot
-        self._slots = [(Slab.create(), Slab.create()) for _ in range(_SLOTS)]
-        own = tuning or Tuning()
-        if own.threads is None:
-            own = replace(own, threads=max(1, _physical(cpus) // (own.streams or 1)))
-        ours, theirs = socket.socketpair()
+        streams = tuning.streams or 1
+        self.slots = max(1, streams) + 1  # the next request lies ready while an instance computes
+        self.free = deque(range(self.slots))  # under `room`, which tells of every change
+        self._room = room
+        self._slabs = [(Slab.create(), Slab.create()) for _ in range(self.slots)]
+        self._lock = threading.Lock()
+        self._waiting: dict[int, tuple[int, Future[tuple[Array, ...]]]] = {}  # by slot: position, and its answer
+        self._over: str | None = None  # how the process ended
+        self._closed = False
+        if tuning.threads is None:
+            tuning = replace(tuning, threads=max(1, _physical(cpus) // max(1, streams)))
+        self._socket, theirs = socket.socketpair()
         start = {
             "pipe": theirs.fileno(),
-            "slots": [[taken.fd, given.fd] for taken, given in self._slots],
+            "slots": [[taken.fd, given.fd] for taken, given in self._slabs],
             "folder": str(folder.resolve()),
-            "tuning": asdict(own),
+            "tuning": asdict(tuning),
             "cpus": list(cpus),
         }
-        self.pipe: Connection[Any, Any] = Connection(ours.detach())
+        self._pipe: Connection[Any, Any] = Connection(os.dup(self._socket.fileno()))
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "boxwright.runtimes.instance_worker", json.dumps(start)],
-            pass_fds=[theirs.fileno(), *(slab.fd for pair in self._slots for slab in pair)],
+            pass_fds=[theirs.fileno(), *(slab.fd for pair in self._slabs for slab in pair)],
             stdin=subprocess.DEVNULL,
         )
         theirs.close()
-
-    @property
-    def free(self) -> bool:
-        return len(self.waiting) < _SLOTS
+        self._listener = threading.Thread(target=self._listen, name=f"boxwright-instance-{number}", daemon=True)
 
     def await_ready(self) -> None:
-        answer = self._hear("while it loaded the artifact")
-        if answer[0] == "error":
-            raise WorkerError(f"Instance {self.number} can't load the artifact: {answer[1]}\n{answer[2]}")
-
-    def send(self, position: int, inputs: Sequence[Array]) -> None:
-        slot = position if not self.waiting else self.waiting[-1][1] + 1
-        slot %= _SLOTS
-        header = self._slots[slot][0].write(inputs)
-        self.waiting.append((position, slot))
         try:
-            self.pipe.send((slot, header))
-        except OSError:
-            self._dead(f"before it took request {position}")
-
-    def receive(self) -> tuple[int, tuple[Array, ...]]:
-        position, slot = self.waiting[0]
-        answer = self._hear(f"while it computed request {position}")
-        self.waiting.popleft()
+            answer = self._pipe.recv()
+        except (EOFError, OSError):
+            raise WorkerError(f"{self._fate()} while it loaded the artifact. {_AGAIN}") from None
         if answer[0] == "error":
-            raise WorkerError(f"Request {position} failed in instance {self.number}: {answer[1]}\n{answer[2]}")
-        return position, tuple(view.copy() for view in self._slots[slot][1].read(answer[1]))
+            raise WorkerError(f"Instance {self.number} can't load the artifact: {answer[2]}\n{answer[3]}")
+        self._listener.start()
 
-    def drain(self) -> None:
-        """Wait for requests whose answers nobody wants any more, so that the next caller gets his own."""
-        while self.waiting:
-            try:
-                self.pipe.recv()
-            except (EOFError, OSError):
-                self.waiting.clear()
-                return
-            self.waiting.popleft()
+    def send(self, slot: int, position: int, inputs: Sequence[Array]) -> "Future[tuple[Array, ...]]":
+        future: Future[tuple[Array, ...]] = Future()
+        try:
+            header = self._slabs[slot][0].write(inputs)
+        except BaseException:
+            self._give_back(slot)
+            raise
+        with self._lock:
+            if self._over is None:
+                self._waiting[slot] = (position, future)
+                with suppress(OSError):  # it has died: `_listen` hears of it too, and knows how
+                    self._pipe.send((slot, header))
+                return future
+        self._give_back(slot)
+        future.set_exception(self._error(f"before it took request {position}"))
+        return future
+
+    def hang_up(self) -> None:
+        """Tell the process to end, and whoever waits for it that it does."""
+        self._closed = True
+        with suppress(OSError):  # it is gone already
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def end(self) -> None:
         """Wait for the process, which ends when its pipe is closed; a stuck one is killed."""
-        self.pipe.close()
         try:
             self._process.wait(_ENDING_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        for pair in self._slots:
+        if self._listener.ident is not None:
+            self._listener.join()
+        self._pipe.close()
+        self._socket.close()
+        for pair in self._slabs:
             for slab in pair:
                 slab.close()
 
-    def _hear(self, when: str) -> Any:
-        try:
-            return self.pipe.recv()
-        except (EOFError, OSError):
-            self._dead(when)
+    def _listen(self) -> None:
+        """Take answers in until the process is gone, in a thread of its own."""
+        while True:
+            try:
+                kind, slot, *said = self._pipe.recv()
+            except (EOFError, OSError):
+                break
+            with self._lock:
+                position, future = self._waiting.pop(slot)
+            answer = None if kind == "error" else tuple(view.copy() for view in self._slabs[slot][1].read(said[0]))
+            self._give_back(slot)
+            if answer is not None:
+                future.set_result(answer)
+            else:
+                text = f"Request {position} failed in instance {self.number}: {said[0]}\n{said[1]}"
+                future.set_exception(WorkerError(text))
+        fate = self._fate()
+        with self._lock:
+            self._over = fate
+            lost, self._waiting = self._waiting, {}
+        for slot, (position, future) in lost.items():
+            self._give_back(slot)
+            future.set_exception(self._error(f"while it computed request {position}"))
 
-    def _dead(self, when: str) -> Any:
-        self.waiting.clear()
+    def _give_back(self, slot: int) -> None:
+        with self._room:
+            self.free.append(slot)
+            self._room.notify()
+
+    def _error(self, when: str) -> BoxwrightError:
+        return CheckpointError(_CLOSED) if self._closed else WorkerError(f"{self._over} {when}. {_AGAIN}")
+
+    def _fate(self) -> str:
+        """Return how the process ended, once it has."""
         code = self._process.wait()
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         cause = " (out of memory?)" if code == -signal.SIGKILL else ""
-        raise WorkerError(
-            f"Instance {self.number} (cpus {list(self.cpus)!r}) {how}{cause} {when}. "
-            "Close the instances and start them again."
-        )
+        return f"Instance {self.number} (cpus {list(self.cpus)!r}) {how}{cause}"
+
+
+def _hang_up(workers: "Sequence[_Worker]") -> None:
+    for worker in workers:
+        worker.hang_up()
 
 
 def _physical(cpus: Sequence[int]) -> int:

@@ -48,21 +48,22 @@ def quantize(model: Any, source: Source, calibration: Calibration) -> tuple[Any,
     fold_batch_norms(module, source.example)
     statistics = measure_layers(module, source, calibration)
     found: dict[str, tuple[Any, nn.Conv2d | nn.Linear, Range, NDArray[np.float32]]] = {}
+    done: list[str] = []
     for node in model.get_ordered_ops():
-        name = find_module(node)
-        if node.get_type_name() not in _KINDS or f"{PREFIX}{name}" not in statistics:
+        name = f"{PREFIX}{find_module(node)}".removesuffix(".")  # a model that is one layer has no name inside itself
+        if node.get_type_name() not in _KINDS or name not in statistics:
             continue
-        limits, error = statistics[f"{PREFIX}{name}"]
-        layer = module.get_submodule(f"{PREFIX}{name}")
+        limits, error = statistics[name]
+        layer = module.get_submodule(name)
         if isinstance(layer, nn.Conv2d | nn.Linear) and _has_weights(node, layer):
             found[node.get_name()] = (node, layer, limits, np.asarray(error, np.float32))
+            done.append(name.removeprefix(PREFIX))
     rounder = _Rounder([(node, limits) for node, _, limits, _ in found.values()])
     for node, *_ in found.values():  # all of them first: what follows puts nodes in between
         rounder.round_inputs(node)
     for node, quantized, _, shift in found.values():
         _round_weights(node, quantized)
         _shift_outputs(node, shift)
-    done = [find_module(node) for node, *_ in found.values()]
     if not done:
         raise ConversionError(
             f"None of the {len(statistics)} layers to quantise is found again by its name in the OpenVINO model. "

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.core.errors import ConversionError, UsageError
-from boxwright.core.signature import Array, Port, Signature, port_names
+from boxwright.core.signature import Array, Port, Signature, port_names, refuse_bfloat16
 from boxwright.core.structure import Template, flatten, leaf_names, rebuild
 
 
@@ -57,6 +57,8 @@ class Source:
         leaves, call = flatten((tuple(args), dict(kwargs or {})))
         if not leaves:
             raise UsageError("The example call holds no tensor. Give one tensor or array for each input of the model.")
+        for leaf in leaves:
+            refuse_bfloat16(leaf)
         example = tuple(torch.as_tensor(leaf).detach().clone() for leaf in leaves)
         outputs, result = _run(model, call, example)
         sizes = {t.shape[0] for t in example if t.ndim}

@@ -2,6 +2,7 @@ import argparse
 from pathlib import Path
 
 import pytest
+from support.fixtures import Command
 
 from boxwright.cli.options import add_model_arguments, fraction, model_options, parse_size, positive, split_list
 from boxwright.core.errors import UsageError
@@ -57,3 +58,11 @@ def test_every_option_reaches_the_recipe(tmp_path: Path) -> None:
 def test_empty_names_are_refused_and_not_ignored() -> None:
     with pytest.raises(UsageError, match="no name"):
         _parse("--names", "")
+
+
+@pytest.mark.parametrize(("verb", "offered"), [("optimize", False), ("export", False), ("predict", True)])
+def test_help_offers_converted_files_where_they_are_taken(boxwright: Command, verb: str, offered: bool) -> None:
+    said = " ".join(boxwright(verb, "--help").out.split())
+    assert "a name (yolox_nano), .pth" in said
+    assert ("artifact folder" in said.split("Options:")[0]) == offered
+    assert ("--output-form" in said) == offered

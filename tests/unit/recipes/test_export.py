@@ -1,5 +1,6 @@
 """What can be told without a conversion; tests/integration/test_cli_export.py converts."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 from support.networks import lively_nano
-from support.scenes import save_scene
+from support.scenes import save_scene, scene
 from support.toy import save_toy_onnx, toy_spec
 
 from boxwright.core.catalogue import CATALOGUE, Entry
@@ -16,8 +17,10 @@ from boxwright.core.spec import Spec
 from boxwright.core.types import Precision
 from boxwright.detector.weights import save_weights
 from boxwright.recipes.export import ExportConfig, export
-from boxwright.recipes.export_check import Pictures, Requests, Suppression, tried_sizes
+from boxwright.recipes.export_check import Pictures, Requests, Suppression, compare_suppression, tried_sizes
 from boxwright.recipes.models import open_model
+from boxwright.recipes.predict import Predictor, Thresholds
+from boxwright.runtimes.onnx_nms import suppress_file
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 SPEC = Spec(model="yolox_nano", names=("a", "b", "c"), size_hw=(64, 64))
@@ -133,3 +136,19 @@ def test_a_free_size_is_tried_at_sizes_that_differ_in_both_directions() -> None:
     sizes = [s.size_hw for s in tried_sizes(toy_spec(), dynamic=True)]
     assert sizes == [(64, 64), (96, 128), (32, 64)]
     assert [s.size_hw for s in tried_sizes(toy_spec(), dynamic=False)] == [(64, 64)]
+
+
+@pytest.mark.parametrize("max_boxes", [5, 300])
+def test_the_least_score_of_a_suppression_may_be_nothing(tmp_path: Path, max_boxes: int) -> None:
+    spec, keep = toy_spec(output="decoded"), Suppression(conf=0, max_boxes=max_boxes)
+    decoded = save_toy_onnx(tmp_path / "decoded.onnx", form="decoded", spec=spec)
+    suppress_file(decoded, tmp_path / "ends.onnx", **asdict(keep))
+    compare_suppression(decoded, tmp_path / "ends.onnx", [spec], keep, Pictures([]))
+    with Predictor.load(tmp_path / "ends.onnx", thresholds=Thresholds(conf=0, nms=1)) as predictor:
+        found = predictor(scene(("red", 1, 1), ("blue", 4, 4)))
+    assert 2 <= len(found) <= max_boxes
+    assert found.scores.min() > 0
+    assert found.labels[:2] == ["red", "blue"]
+    suppress_file(decoded, tmp_path / "fewer.onnx", **asdict(keep) | {"max_boxes": 3})
+    with pytest.raises(ConversionError, match="leaves 3 boxes at"):
+        compare_suppression(decoded, tmp_path / "fewer.onnx", [spec], keep, Pictures([]))

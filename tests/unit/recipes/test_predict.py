@@ -1,7 +1,10 @@
 import itertools
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -10,12 +13,16 @@ from numpy.typing import NDArray
 from PIL import Image
 from support.scenes import NAMES, save_scene, save_video, scene
 from support.toy import ToySession, save_toy_onnx, toy_spec
+from torch import Tensor, nn
 
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import CheckpointError, DataError, UsageError
 from boxwright.recipes.models import ModelOptions
 from boxwright.recipes.predict import Prediction, Predictor, Thresholds, predict
 from boxwright.recipes.sources import Failure, Frame
+from boxwright.runtimes.artifact import write_artifact
+from boxwright.runtimes.base import Choice
+from boxwright.runtimes.source import Source
 
 TWO_CORES = pytest.mark.skipif(read_cpu().usable_cores < 2, reason="needs two cores")
 
@@ -223,6 +230,61 @@ def test_a_file_is_loaded_for_several_workers(toy_onnx: Path) -> None:
         found = [[item.detections.to_list() for item in p.stream(pictures)] for p in (one, many)]  # type: ignore[union-attr]
     assert found[0] == found[1]
     assert len(found[0]) == 7
+
+
+@pytest.mark.parametrize("hint", ["latency", "throughput"])
+def test_a_hint_changes_no_result(toy_onnx: Path, hint: Any) -> None:
+    pictures = [scene(("red", i, i)) for i in range(7)]
+    with Predictor.load(toy_onnx) as plain, Predictor.load(toy_onnx, hint=hint) as arranged:
+        found = [[item.detections.to_list() for item in p.stream(pictures, batch=3)] for p in (plain, arranged)]  # type: ignore[union-attr]
+    assert found[0] == found[1]
+    assert len(found[0]) == 7
+    assert plain.arrangement is None
+    assert arranged.arrangement is not None
+    cores = read_cpu().usable_cores
+    assert arranged.arrangement.side_by_side == (1 if hint == "latency" else cores)
+
+
+class Pixels(nn.Module):
+    """Takes the first pixels of a picture for boxes and scores."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.mean(1).flatten(1)[:, : 84 * 8].reshape(-1, 84, 8) / 255
+
+
+@TWO_CORES
+def test_a_hint_may_mean_processes_of_the_models_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openvino")
+    cpu = read_cpu()
+    cores = tuple(replace(core, node=node) for node, core in enumerate(cpu.cores[:2]))  # two nodes of one core each
+    cpu = replace(cpu, all_cores=cores, allowed=tuple(c for core in cores for c in core.cpus))
+    monkeypatch.setattr("boxwright.recipes.models.read_cpu", lambda: cpu)
+    pictures = [scene(("red", i, 0)) for i in range(5)]
+    source = Source.of(Pixels(), (np.zeros((1, 3, 64, 64), np.float32),))
+    spec = toy_spec(output="scores")
+    write_artifact(source, Choice(runtime="openvino"), tmp_path / "art", spec=spec)
+    load = partial(Predictor.load, tmp_path / "art", on_mismatch="ignore", thresholds=Thresholds(conf=0.01))
+    with load() as plain, load(hint="throughput") as arranged:
+        before, after = [list(p.stream(pictures, batch=2)) for p in (plain, arranged)]
+        assert arranged.arrangement is not None
+        assert arranged.arrangement.cpus == tuple(core.cpus for core in cores)
+        assert not arranged.arrangement.here
+    for one, other in zip(before, after, strict=True):
+        assert isinstance(one, Prediction)
+        assert isinstance(other, Prediction)
+        assert one.detections.to_list() == other.detections.to_list() != []
+    with pytest.raises(CheckpointError, match="closed"):
+        arranged(pictures[0])
+
+
+def test_hints_that_make_no_sense_are_refused(toy_onnx: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"Unknown hint 'fast'. Choose from: latency, throughput"):
+        Predictor.load(toy_onnx, hint="fast")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"hint='latency' chooses the workers itself, but workers=2"):
+        Predictor.load(toy_onnx, workers=2, hint="latency")
+    (tmp_path / "weights.pth").touch()
+    with pytest.raises(UsageError, match=r"hint='latency' does not apply to weights.pth"):
+        Predictor.load(tmp_path / "weights.pth", hint="latency")
 
 
 def test_impossible_numbers_of_workers_are_refused(toy_onnx: Path) -> None:

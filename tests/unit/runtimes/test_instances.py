@@ -1,6 +1,11 @@
+import gc
 import os
 import signal
+import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +17,7 @@ from torch import Tensor, nn
 
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import CheckpointError, UsageError, WorkerError
+from boxwright.runtimes import instance_worker
 from boxwright.runtimes.artifact import write_artifact
 from boxwright.runtimes.base import Choice, Tuning
 from boxwright.runtimes.instances import MultiInstance, place, to_multi_instance
@@ -141,12 +147,77 @@ def test_instances_are_gone_after_close(folder: Path) -> None:
         graph.run(_request(1))
 
 
-def test_two_calls_at_once_are_refused(pair: MultiInstance) -> None:
+def test_several_threads_get_their_own_answers(pair: MultiInstance) -> None:
     results = pair.run_all(_request(i) for i in range(9))
-    next(results)
-    with pytest.raises(UsageError, match="at work"):
-        pair.run(_request(1))
-    results.close()
+    assert next(results)[0][0, 0] == 0
+    with ThreadPoolExecutor(5) as pool:
+        found = list(pool.map(lambda i: pair.run(_request(i))[0][0, 0], range(40)))
+    assert found == [2 * i for i in range(40)]
+    assert [r[0][0, 0] for r in results] == [2 * i for i in range(1, 9)]
+
+
+class Meeting:
+    """A graph whose requests wait for each other, two at a time."""
+
+    def __init__(self) -> None:
+        self._together = threading.Barrier(2, timeout=20)
+
+    def run(self, inputs: Any) -> tuple[NDArray[np.float32], ...]:
+        self._together.wait()
+        return (inputs[0] * 2,)
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_streams_of_an_instance_compute_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("boxwright.runtimes.artifact.open_graph", lambda *_: Meeting())
+    ours, theirs = socket.socketpair()
+    slabs = [(Slab.create(), Slab.create()) for _ in range(2)]
+    far_ends = [[os.dup(slab.fd) for slab in pair] for pair in slabs]
+    start = {"pipe": theirs.detach(), "slots": far_ends, "folder": "", "tuning": {"streams": 2}}
+    thread = threading.Thread(target=instance_worker._serve, args=(start,))
+    thread.start()
+    with Connection(ours.detach()) as pipe:
+        assert pipe.recv() == ("ready",)
+        for slot, (taken, _) in enumerate(slabs):
+            pipe.send((slot, taken.write(_request(slot))))
+        answers = sorted(pipe.recv() for _ in slabs)
+        assert [kind for kind, *_ in answers] == ["done", "done"], answers
+        assert [slabs[slot][1].read(header)[0][0, 0] for _, slot, header in answers] == [0, 2]
+    thread.join()
+    for pair in slabs:
+        for slab in pair:
+            slab.close()
+
+
+def test_instances_that_nobody_holds_any_more_end(folder: Path) -> None:
+    graph = to_multi_instance(folder, 1, cores=[[FIRST]])
+    (worker,) = graph._workers
+    del graph
+    gc.collect()
+    assert worker._process.wait(20) == 0
+    worker.end()
+
+
+def test_closing_ends_what_other_threads_wait_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = to_multi_instance(folder, 1, cores=[[FIRST]])
+    (pid,), (worker,) = _pids(graph), graph._workers
+    hang_up = worker.hang_up
+
+    def wake() -> None:  # only now: no request is answered before
+        hang_up()
+        os.kill(pid, signal.SIGCONT)
+
+    monkeypatch.setattr(worker, "hang_up", wake)
+    os.kill(pid, signal.SIGSTOP)
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(graph.run, _request(i)) for i in range(4)]  # some of them for room
+        graph.close()
+        for future in waiting:
+            with pytest.raises(CheckpointError, match="closed"):
+                future.result()
+    assert _gone(pid)
 
 
 def test_an_artifact_that_does_not_load_is_told_by_its_worker(folder: Path, tmp_path: Path) -> None:

@@ -219,6 +219,16 @@ def test_linear_layers_are_quantised_too(tmp_path: Path) -> None:
     assert distance(open_graph(tmp_path / "a").run([rows]), head.run([rows])) < 0.05
 
 
+def test_a_model_may_be_one_layer(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    rows = np.random.default_rng(0).normal(size=(8, 12)).astype(np.float32)
+    bare = Source.of(nn.Linear(12, 4).eval(), (rows,))
+    artifact = write_artifact(bare, INT8, tmp_path / "a", calibration=Calibration(samples=[(rows,)]))
+    assert artifact.recipe["quantized"] == ["model"]
+    assert list(_layers(tmp_path / "a").values()) == [("FakeQuantize", "<Type: 'int8_t'>")]
+    assert 0 < distance(open_graph(tmp_path / "a").run([rows]), bare.run([rows])) < 0.05
+
+
 def test_the_rest_may_run_in_bf16(source: Source, tmp_path: Path) -> None:
     choice = Choice(runtime="openvino", precision=Precision.INT8, mode="bf16")
     artifact = write_artifact(source, choice, tmp_path / "a", calibration=_calibration())
