@@ -287,8 +287,8 @@ def test_contradictory_ways_to_run_a_model_are_refused_before_it_is_converted(
     assert not (tmp_path / "model").exists()
 
 
-def test_several_processes_answer_in_order_and_end(traced: tuple[nn.Module, OptimizedModel]) -> None:
-    (model, made), rows = traced, torch.rand(7, 3)
+def test_several_processes_answer_in_order_and_end(traced: tuple[nn.Module, OptimizedModel], tmp_path: Path) -> None:
+    model, rows = traced[0], torch.rand(7, 3)
     before = psutil.Process().children(recursive=True)  # other tests may have left a compiler's helpers
     cpu = min(os.sched_getaffinity(0))
     # The traced model is held by nobody else, and its folder is a temporary one.
