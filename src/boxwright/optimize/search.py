@@ -1,4 +1,4 @@
-"""Quantisation that keeps accuracy: the layers that suffer most are put back into float until the loss is allowed."""
+"""Low precision that keeps accuracy: the layers that suffer most are put back into float until the loss is allowed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -6,6 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 from boxwright.core.log import get_logger
+from boxwright.core.types import Precision
 from boxwright.optimize.case import read_case
 from boxwright.optimize.process import Channel
 from boxwright.optimize.trial import Tried
@@ -21,6 +22,7 @@ class RankJob:
     """What a child does to find the layers that suffer most: see `runtimes.sensitivity`."""
 
     case: Path
+    precision: Precision = Precision.INT8
 
     def __call__(self, channel: Channel) -> tuple[str, ...]:
         """Return module names, the one that suffers most first."""
@@ -28,7 +30,8 @@ class RankJob:
 
         channel.enter("rank")
         case = read_case(self.case)
-        ranked = rank_layers(case.source(), list(islice(case.calibration(), _RANK_SAMPLES)))
+        samples = case.calibration() or case.probes()  # bf16 needs no calibration
+        ranked = rank_layers(case.source(), list(islice(samples, _RANK_SAMPLES)), self.precision)
         return tuple(name for name, _ in ranked)
 
 
@@ -43,10 +46,10 @@ def put_back(
 ) -> Tried:
     """Return the first try that loses no more than the budget with as few layers in float as it takes, or the nearest.
 
-    The number of layers doubles from try to try: 2, 4, 8 and so on. At least one layer stays quantised.
+    The number of layers doubles from try to try: 2, 4, 8 and so on. At least one layer stays as it was.
 
     Args:
-        first: the try with every layer quantised.
+        first: the try with every layer in low precision.
         ranked: the layers, the one that suffers most first.
         attempt: makes a try with these layers kept in float.
         loss: how much a try loses, as the budget counts it; infinite for one that failed.

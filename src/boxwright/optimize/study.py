@@ -106,8 +106,8 @@ class _Study:
             threads=self._threads,
             cores=tuple(sorted(c for core in some for c in core.cpus)),
         )
-        self._ranked: tuple[str, ...] | None = None
-        self._rank_failure = ""
+        self._ranked: dict[Precision, tuple[str, ...]] = {}
+        self._rank_failures: dict[Precision, str] = {}
         self._last_kept: tuple[str, ...] = ()
         self._done = 0
 
@@ -170,7 +170,7 @@ class _Study:
     def _try(self, method: str, original: Score | None) -> Tried:
         choice = METHODS[method].choice
         budget = self._config.max_drop
-        searched = choice is not None and choice.precision is Precision.INT8 and budget is not None
+        searched = choice is not None and choice.precision in (Precision.INT8, Precision.BF16) and budget is not None
         wish = f"{budget} {self._config.confidence} {self._config.search_tries}" if searched else ""
         known = self._store.read(method, choice, wish)
         if known is not None:
@@ -206,10 +206,18 @@ class _Study:
 
         if loss(first) <= budget:
             return first
-        quantized = first.recipe.get("quantized")  # the runtimes leave some layers in float anyway
-        ranked = [name for name in self._rank() if quantized is None or name in quantized]
-        if self._rank_failure:
-            reason = f"the layers could not be ranked ({self._rank_failure}), so none was put back into float"
+        choice = METHODS[method].choice
+        assert choice is not None
+        if choice.precision is Precision.BF16 and not first.recipe.get("float32"):
+            return first  # this runtime can't mix
+        ranked = self._rank(choice.precision)
+        # The runtimes leave some layers in float anyway.
+        if "quantized" in first.recipe:
+            ranked = tuple(name for name in ranked if name in first.recipe["quantized"])
+        ranked = tuple(name for name in ranked if name not in first.recipe.get("float32", ()))
+        failure = self._rank_failures.get(choice.precision)
+        if failure:
+            reason = f"the layers could not be ranked ({failure}), so none was put back into float"
             return replace(first, note="; ".join(filter(None, [first.note, reason])), unfinished=True)
         if not ranked:
             return first
@@ -227,16 +235,18 @@ class _Study:
             return replace(again, note=found.note) if again.status == "successful" else again
         return found
 
-    def _rank(self) -> tuple[str, ...]:
-        if self._ranked is None:
+    def _rank(self, precision: Precision) -> tuple[str, ...]:
+        if precision not in self._ranked:
             try:
-                self._ranked = self._nursery.run(
-                    RankJob(self._case_file), limits=self._limits, log=self._store.log("sensitivity")
+                self._ranked[precision] = self._nursery.run(
+                    RankJob(self._case_file, precision),
+                    limits=self._limits,
+                    log=self._store.log(f"sensitivity_{precision}"),
                 )
             except ChildFailed as error:
-                _log.warning("The layers could not be ranked by what quantising costs: %s", error)
-                self._ranked, self._rank_failure = (), str(error)
-        return self._ranked
+                _log.warning("The layers could not be ranked by what %s costs: %s", precision, error)
+                self._ranked[precision], self._rank_failures[precision] = (), str(error)
+        return self._ranked[precision]
 
     def _time(self, tried: dict[str, Tried]) -> dict[str, Latency]:
         inputs = self._nursery.folder / "inputs.npz"

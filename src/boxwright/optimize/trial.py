@@ -70,7 +70,7 @@ class TrialJob:
         reference: where the original's outputs for the probes are; the original's own trial writes them.
         folder: where the artifact goes.
         choice: how to convert; None for the original itself.
-        keep_float: layers that are not quantised.
+        keep_float: layers that are not quantised or rounded.
         threads: computing threads.
         cache: a folder for statistics that several conversions share.
     """
@@ -138,6 +138,8 @@ class TrialJob:
         return Tried(status="successful", score=score, score_s=score_s, distance=0.0, size_bytes=size)
 
     def _calibration(self, case: Case, choice: Choice) -> Calibration | None:
+        if choice.precision is Precision.BF16 and self.keep_float:
+            return Calibration(samples=case.probes(), keep_float=self.keep_float)
         if choice.precision is not Precision.INT8:
             return None
         samples = case.calibration()

@@ -45,7 +45,8 @@ class CompiledRuntime:
             assert calibration is not None
             module, recipe = quantize(source, choice, calibration)
         else:
-            module, recipe = prepare(source, choice)
+            kept = () if calibration is None else calibration.keep_float
+            module, recipe = prepare(source, choice, keep_float=kept)
         program, batch = export_program(source, module)
         try:
             self._compile(program, folder)

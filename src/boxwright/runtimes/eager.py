@@ -59,7 +59,8 @@ class EagerRuntime:
     def convert(self, source: Source, choice: Choice, folder: Path, calibration: Calibration | None) -> dict[str, Any]:
         """Write the exported program."""
         check_offer(choice, calibration, precisions=_PRECISIONS, modes=_MODES)
-        module, recipe = prepare(source, choice, plain=choice.mode == "plain")
+        kept = () if calibration is None else calibration.keep_float
+        module, recipe = prepare(source, choice, plain=choice.mode == "plain", keep_float=kept)
         return recipe | save_program(source, module, folder)
 
     def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> ModuleGraph:

@@ -24,16 +24,21 @@ _MOVES = frozenset((
 
 
 class FloatLayer(nn.Module):
-    """A layer that computes in float32, whatever comes in."""
+    """A layer that computes in float32, whatever comes in.
 
-    def __init__(self, layer: nn.Module) -> None:
+    Args:
+        layer: the layer.
+        rounded: give the output in the format of the input; else it stays in float32.
+    """
+
+    def __init__(self, layer: nn.Module, *, rounded: bool = False) -> None:
         super().__init__()
-        self.layer = layer
+        self.layer, self.rounded = layer, rounded
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the layer's output in float32."""
+        """Return the layer's output."""
         out: Tensor = self.layer(x.float())
-        return out
+        return out.to(x.dtype) if self.rounded else out
 
 
 def find_last_layers(module: nn.Module, example: Sequence[Tensor]) -> list[str]:

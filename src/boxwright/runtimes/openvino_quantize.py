@@ -16,8 +16,8 @@ from boxwright.core.errors import ConversionError, UsageError
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.fold import fold_batch_norms
 from boxwright.runtimes.openvino_convert import find_module
-from boxwright.runtimes.quantized import PREFIX, Range, measure_layers, weight_scales
-from boxwright.runtimes.source import Source
+from boxwright.runtimes.quantized import Range, measure_layers, weight_scales
+from boxwright.runtimes.source import PREFIX, Source
 from boxwright.runtimes.telemetry import no_telemetry
 
 with no_telemetry():

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from boxwright.core.errors import CheckpointError, ConversionError, UsageError
+from boxwright.core.errors import CheckpointError, ConversionError, UsageError, suggest
 from boxwright.core.signature import Array, Signature
 from boxwright.core.types import Precision
 from boxwright.runtimes.base import Choice, Tuning, one_by_one
@@ -19,7 +19,7 @@ from boxwright.runtimes.ends import FloatLayer, find_last_layers
 from boxwright.runtimes.fold import fold_batch_norms, set_module
 from boxwright.runtimes.fused import can_fuse, fuse_activations
 from boxwright.runtimes.rounding import correct_biases
-from boxwright.runtimes.source import Source
+from boxwright.runtimes.source import PREFIX, Source
 
 PROGRAM = "program.pt2"
 
@@ -71,7 +71,13 @@ def check_offer(
 
 
 def prepare(
-    source: Source, choice: Choice, *, plain: bool = False, fuse: bool = False, mixed: bool = True
+    source: Source,
+    choice: Choice,
+    *,
+    plain: bool = False,
+    fuse: bool = False,
+    mixed: bool = True,
+    keep_float: Sequence[str] = (),
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Return a copy of the source's model in the choice's number format and layout, and what was done to it.
 
@@ -81,6 +87,10 @@ def prepare(
         plain: change the number format and nothing else.
         fuse: put activations into the convolutions before them (`fused.FusedConv`), where this machine can.
         mixed: whether the last layers may stay in float32 when the others are in bf16.
+        keep_float: further layers that stay in float32.
+
+    Raises:
+        UsageError: `keep_float` names a module that is not there.
     """
     module: nn.Module = source.flat()
     recipe: dict[str, Any] = {}
@@ -88,19 +98,34 @@ def prepare(
     if not plain:
         recipe["folded"] = len(fold_batch_norms(module, source.example))
     if dtype is torch.bfloat16:
-        last = {}
+        kept = {}
         if not plain:
-            recipe["biases_corrected"] = correct_biases(module, source.example, dtype)
-            names = find_last_layers(module, source.example) if mixed else []
-            last = {name: deepcopy(module.get_submodule(name)) for name in names}
-            recipe["float32"] = [name.removeprefix("model.") for name in last]
+            if mixed:
+                kept = _keep(module, source, keep_float)
+                recipe["float32"] = [name.removeprefix(PREFIX) for name in kept]
+            recipe["biases_corrected"] = correct_biases(module, source.example, dtype, leave=kept)
         module.to(dtype)
-        for name, layer in last.items():
-            set_module(module, name, FloatLayer(layer))
+        for name, layer in kept.items():
+            set_module(module, name, layer)
     if fuse and can_fuse(dtype):
         rows = [t.to(dtype) if t.is_floating_point() else t for t in source.example]
         recipe["fused"] = fuse_activations(module, rows)
     return settle(module, choice), recipe
+
+
+def _keep(module: nn.Module, source: Source, more: Sequence[str]) -> dict[str, FloatLayer]:
+    """Return copies of the layers that stay in float32: the last ones, whose outputs are not rounded, and others."""
+    last = find_last_layers(module, source.example)
+    known = {name for name, _ in module.named_modules()}
+    for name in more:
+        if PREFIX + name not in known:
+            names = [name.removeprefix(PREFIX) for name in known if name.startswith(PREFIX)]
+            raise UsageError(f"keep_float names {name!r}, which is no module of the model.{suggest(name, names)}")
+    others = [PREFIX + name for name in more if PREFIX + name not in last]
+    return {
+        **{name: FloatLayer(deepcopy(module.get_submodule(name))) for name in last},
+        **{name: FloatLayer(deepcopy(module.get_submodule(name)), rounded=True) for name in others},
+    }
 
 
 def settle(module: nn.Module, choice: Choice) -> nn.Module:

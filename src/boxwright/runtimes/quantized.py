@@ -24,9 +24,8 @@ from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.ends import find_first_layers, find_last_layers
 from boxwright.runtimes.fold import fold_batch_norms, set_module
 from boxwright.runtimes.program import settle
-from boxwright.runtimes.source import Source
+from boxwright.runtimes.source import PREFIX, Source
 
-PREFIX = "model."  # where a flat model keeps the user's
 _BINS = 2048
 
 

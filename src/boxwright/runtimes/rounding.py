@@ -1,6 +1,6 @@
 """Biases that make up for weights rounded to a shorter format."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -10,11 +10,19 @@ from torch import Tensor, nn
 _LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
-def correct_biases(module: nn.Module, example: Sequence[Tensor], dtype: torch.dtype) -> int:
+def correct_biases(
+    module: nn.Module, example: Sequence[Tensor], dtype: torch.dtype, *, leave: Collection[str] = ()
+) -> int:
     """Shift biases by the mean error that rounding the weights makes on an example; return how many were shifted.
 
     The weights themselves are left as they are. Activations are mostly positive, so the rounding errors of a filter's
     weights add up to a shift of its output, and the shifts of a hundred layers to lost accuracy.
+
+    Args:
+        module: the model.
+        example: its inputs.
+        dtype: what weights are rounded to.
+        leave: names of layers whose weights are not.
     """
     sums: dict[nn.Module, Tensor] = {}
     counts: dict[nn.Module, int] = {}
@@ -26,7 +34,7 @@ def correct_biases(module: nn.Module, example: Sequence[Tensor], dtype: torch.dt
         sums[layer] = sums.get(layer, torch.zeros(())) + (error.mean(others) if others else error)
         counts[layer] = counts.get(layer, 0) + 1
 
-    layers = [part for part in module.modules() if type(part) in _LAYERS]
+    layers = [part for name, part in module.named_modules() if type(part) in _LAYERS and name not in leave]
     rounded = {layer: _with_weight(layer, dtype) for layer in layers}
     hooks = [layer.register_forward_hook(compare) for layer in layers]
     try:

@@ -13,6 +13,9 @@ from boxwright.core.errors import ConversionError, UsageError
 from boxwright.core.signature import Array, Port, Signature, port_names, refuse_bfloat16
 from boxwright.core.structure import Template, flatten, leaf_names, rebuild
 
+PREFIX = "model."
+"""Where a flat model keeps the user's."""
+
 
 class FlatModule(nn.Module):
     """A model that takes its tensors one after the other and gives a tuple of tensors."""

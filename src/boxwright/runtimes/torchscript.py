@@ -44,7 +44,8 @@ class JitRuntime:
             assert calibration is not None
             module, recipe = quantize(source, choice, calibration)
             return recipe | save_program(source, module, folder)
-        module, recipe = prepare(source, choice, fuse=True)
+        kept = () if calibration is None else calibration.keep_float
+        module, recipe = prepare(source, choice, fuse=True, keep_float=kept)
         if choice.channels_last:
             lay_channels_last(module)
         _script_kernels(module)

@@ -40,14 +40,22 @@ def asked() -> list[str]:
 def search(tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch) -> Search:
     """Search with the scores of these methods; every model takes 1 ms, or what `latencies` says."""
 
-    def run(scores: Mapping[str, float], latencies: Mapping[str, Latency] | None = None, **words: Any) -> Report:
+    def run(
+        scores: Mapping[str, float],
+        latencies: Mapping[str, Latency] | None = None,
+        *,
+        kept_scores: Mapping[int, float] | None = None,
+        recipe: Mapping[str, Any] | None = None,
+        **words: Any,
+    ) -> Report:
         def attempt(nursery: Nursery, job: TrialJob, **_: object) -> Tried:
             method = "original" if job.choice is None else job.folder.name
             asked.append(method)
             job.folder.mkdir(parents=True, exist_ok=True)
             (job.folder / "artifact.json").write_text("{}", encoding="ascii")
             job.reference.touch()
-            return Tried(status="successful", score=Score(value=scores[method]), kept=job.keep_float)
+            value = (kept_scores or {}).get(len(job.keep_float), scores[method])
+            return Tried(status="successful", score=Score(value=value), kept=job.keep_float, recipe=recipe or {})
 
         def race(nursery: Nursery, targets: Mapping[str, Any], *_: object, **__: object) -> dict[str, Latency]:
             usual = Latency(timing=Timing(samples_ms=(1.0,)))
@@ -143,3 +151,30 @@ def test_a_search_that_could_not_be_made_is_told_and_made_next_time(
     assert not any("ranked" in row.note for row in report.rows)
     search(scores, max_drop=0.01)
     assert len(asked) == 9
+
+
+def test_layers_of_a_bf16_model_are_put_back_where_its_runtime_can_mix(
+    search: Search, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranked: list[object] = []
+
+    def rank(_nursery: Nursery, job: Any, **_: object) -> tuple[str, ...]:
+        ranked.append(job.precision)
+        return ("last", "a", "b", "c", "d", "e")
+
+    monkeypatch.setattr(Nursery, "run", rank)
+    scores = {"original": 0.9, "bf16": 0.85}
+    report = search(scores, max_drop=0.01, kept_scores={4: 0.895}, recipe={"float32": ["last"]})
+    assert asked == ["original", "bf16", "bf16", "bf16"]  # with none, two and four
+    assert ranked == ["bf16"]
+    assert report.rows[1].status == "successful"
+    assert "4 of 5 layers kept in float: a, b, c, d" in report.rows[1].note
+
+
+def test_a_runtime_that_can_not_mix_is_not_searched(
+    search: Search, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Nursery, "run", lambda *_, **__: pytest.fail("nothing is to be ranked"))
+    report = search({"original": 0.9, "openvino_bf16": 0.85}, max_drop=0.01)
+    assert asked == ["original", "openvino_bf16"]
+    assert report.rows[1].status == "over budget"

@@ -8,11 +8,15 @@ import torch
 from support.models import tiny_detector
 from torch import Tensor, nn
 
+from boxwright.core.errors import UsageError
 from boxwright.core.types import Precision
 from boxwright.runtimes.artifact import open_graph, write_artifact
 from boxwright.runtimes.base import Choice
+from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.ends import find_last_layers
+from boxwright.runtimes.parity import distance
 from boxwright.runtimes.rounding import correct_biases
+from boxwright.runtimes.sensitivity import rank_layers
 from boxwright.runtimes.source import Source
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -63,3 +67,33 @@ def test_corrected_biases_take_the_mean_error_away() -> None:
     before, after = ((found - expected).mean((0, 2, 3)).abs().max() for found in (rounded, corrected))
     assert before > 1e-4
     assert after < before / 50
+
+
+@pytest.mark.parametrize("runtime", ["eager", "jit"])
+def test_a_layer_that_stays_in_float32_is_not_rounded(tmp_path: Path, runtime: str) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 4), nn.SiLU(), nn.Linear(4, 4), nn.SiLU(), nn.Linear(4, 2))
+    with torch.no_grad():
+        net[0].weight[:] = torch.tensor([1 + 2**-9, -1])  # in bf16 the two cancel each other out
+    numbers = torch.arange(256.0)
+    source = Source.of(net, (torch.stack((numbers, numbers), dim=1),))
+    samples = [tuple(t.numpy() for t in source.example)]
+    ranked = [name for name, _ in rank_layers(source, samples, Precision.BF16)]
+    assert ranked[0] == "0"
+    assert sorted(ranked) == ["0", "2", "4"]
+    choice = Choice(runtime=runtime, precision=Precision.BF16)
+    distances = []
+    for kept in ((), ("0",)):
+        folder = tmp_path / str(len(kept))
+        calibration = Calibration(samples=samples, keep_float=kept) if kept else None
+        artifact = write_artifact(source, choice, folder, calibration=calibration)
+        assert artifact.recipe["float32"] == ["4", *kept]
+        distances.append(distance(open_graph(folder).run(samples[0]), source.run(samples[0])))
+    assert distances[0] > 20 * distances[1]
+
+
+def test_a_layer_that_is_not_there_can_not_stay_in_float32(tmp_path: Path) -> None:
+    source = Source.of(tiny_detector(), (torch.rand(1, 3, 64, 96),))
+    calibration = Calibration(samples=[tuple(t.numpy() for t in source.example)], keep_float=("head.stem.0.conv",))
+    with pytest.raises(UsageError, match=r"which is no module of the model. Did you mean 'head.stems.0.conv'"):
+        write_artifact(source, Choice(runtime="eager", precision=Precision.BF16), tmp_path, calibration=calibration)
