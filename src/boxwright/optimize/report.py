@@ -209,9 +209,7 @@ class Report:
                 f"confidence at each end (paired bootstrap){budget}"
             )
         if any(row.kept for row in self.rows):
-            lines.append(
-                "int8: layers were put back into float by the score on these same data, which flatters a little"
-            )
+            lines.append("layers were put back into float by the score on these same data, which flatters a little")
         return [*lines, *s.remarks]
 
     def save(self, folder: Path) -> None:

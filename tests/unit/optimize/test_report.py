@@ -109,7 +109,7 @@ ONNX_RECIPE = {
 
 
 def test_that_layers_were_chosen_on_the_scored_data_is_told_where_it_was_so() -> None:
-    told = "int8: layers were put back into float by the score on these same data, which flatters a little"
+    told = "layers were put back into float by the score on these same data, which flatters a little"
     assert told not in REPORT.conditions()
     assert told in Report(rows=(ORIGINAL, _row("int8", kept=("a",))), settings=SETTINGS).conditions()
 
