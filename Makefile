@@ -9,7 +9,7 @@ READY = $(VENV)/.ready
 help:
 	@echo "make demo    the whole job on made-up scenes, no data and no network needed"
 	@echo "make test    lint, types, contracts and all tests"
-	@echo "make test-engines  the tests on real Ray and Spark clusters, with slow ones that make test leaves out"
+	@echo "make test-engines  the tests on real Ray and Spark clusters, and the slow tests that make test leaves out"
 	@echo "make test-cuda  the tests that need a GPU"
 	@echo "make setup   the virtual environment alone (the others do it when it is missing)"
 	@echo "make check   lint, types and contracts only"
@@ -42,16 +42,16 @@ check: setup
 # Two test processes with one computing thread each: threads of several processes on the same cores wait for each other.
 # Tests that share a cluster stay in one process (loadgroup). A test process that dies ends the run: the others would
 # wait for it.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --max-worker-restart 0
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --max-worker-restart 0 --durations=25
 
 unit: setup
-	$(PYTEST) -m "not engines"
+	$(PYTEST) -m "not engines and not more"
 	$(PYTEST) -m "engines and not more"
 
 # Real clusters on this machine: Ray with several nodes, Spark with a master and two workers (Java 17 is needed). More
 # moments of death than `make test` tries; `python tests/chaos/engines.py` has ten of each.
 test-engines: setup
-	$(PYTEST) -m engines
+	$(PYTEST) -m "engines or more"
 
 # Intel's extension ends the interpreter on any other torch than its own.
 test-ipex:

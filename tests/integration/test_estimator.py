@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from support.clusters import further
 from support.estimation import (
     SAMPLES,
     Diary,
@@ -343,7 +344,7 @@ def test_any_worker_may_stop_the_training_also_of_a_model_that_leaves_parameters
 # Faults.
 
 
-@pytest.mark.parametrize("epoch", [1, 3])
+@pytest.mark.parametrize("epoch", [3, *further(1)])
 def test_a_killed_worker_is_survived_with_the_result_of_a_run_resumed_by_hand(
     tmp_path: Path, epoch: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -167,7 +167,7 @@ def wait_for_steps(process: subprocess.Popen[str], count: int) -> None:
         (signal.SIGTERM, 143, 1, "processes"),
         (signal.SIGINT, 130, 1, "processes"),
         (signal.SIGTERM, 143, 2, "threads"),
-        (signal.SIGINT, 130, 2, "threads"),
+        pytest.param(signal.SIGINT, 130, 2, "threads", marks=pytest.mark.more),
     ],
 )
 def test_a_signal_in_mid_epoch_leaves_a_checkpoint_a_result_an_exit_code_and_no_orphan(
