@@ -46,12 +46,12 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadg
 
 unit: setup
 	$(PYTEST) -m "not engines and not more"
-	$(PYTEST) -m "engines and not more"
+	$(PYTEST) -m "engines and not more" tests/contract tests/integration
 
 # Real clusters on this machine: Ray with several nodes, Spark with a master and two workers (Java 17 is needed). More
 # moments of death than `make test` tries; `python tests/chaos/engines.py` has ten of each.
 test-engines: setup
-	$(PYTEST) -m "engines or more"
+	$(PYTEST) -m "engines or more" tests/contract tests/integration
 
 # Intel's extension ends the interpreter on any other torch than its own.
 test-ipex:

@@ -22,6 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         engine = _find_engine(item)
         if engine is not None:
+            assert "tests/contract" in item.nodeid or "tests/integration" in item.nodeid, f"{item.nodeid}: see Makefile"
             item.add_marker(pytest.mark.engines)
             if item.get_closest_marker("xdist_group") is None:
                 item.add_marker(pytest.mark.xdist_group(engine))
