@@ -2,8 +2,8 @@
 
 Kill workers, Ray nodes and Spark executors at seeded moments of a small training, and check that each run ends with
 the weights of an undisturbed one. Prints one line a kill; ends with status 1 if any run did not recover.
-Too slow for CI, where three workers, nodes and executors are killed (more of them in `make test-engines`). The times are
-for the curious, not a measurement.
+Too slow for CI, where three workers, nodes and executors are killed (more of them in `make test-engines`). The times
+are for the curious, not a measurement.
 """
 
 import argparse
