@@ -142,7 +142,7 @@ SparkLauncher(master="local[2]").run(job, make_workers_anywhere(2))
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, *further(signal.SIGINT)])
 def test_a_driver_that_ends_takes_its_workers_along(number: int):
     with subprocess.Popen(
         [sys.executable, "-c", KILLED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -4,8 +4,7 @@ import argparse
 import json
 import sys
 
-from boxwright.cli.options import positive
-from boxwright.core.errors import UsageError
+from boxwright.cli.options import add_hint_arguments, check_hint_arguments, positive
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,12 +12,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", metavar="MODEL", nargs="+", help="artifact folders, or .pth, .safetensors, .onnx")
     parser.add_argument("-b", "--batch", type=positive, default=1, help="images in one request (default 1)")
     parser.add_argument("--threads", metavar="N", type=positive, help="computing threads (default one a physical core)")
-    parser.add_argument(
-        "--hint", choices=("latency", "throughput"),
-        help="choose threads, streams and processes of artifacts and .onnx files for one request at a time, or for "
+    add_hint_arguments(
+        parser,
+        "choose threads, streams and processes of artifacts and .onnx files for one request at a time, or for "
         "many side by side (default: one request at a time, --threads)",
-    )  # fmt: skip
-    parser.add_argument("--explain", action="store_true", help="say on stderr what --hint has chosen, and why")
+    )
     parser.add_argument("--runs", metavar="N", type=positive, default=100, help="timed runs of each (default 100)")
     parser.add_argument("--timeout", metavar="S", type=positive, default=600, help="seconds to load one (default 600)")
 
@@ -27,8 +25,7 @@ def run(args: argparse.Namespace) -> int:
     """Time the models and print a line each; 4 or 5 if one of them can't be loaded or does not run."""
     from boxwright.core import catalogue
 
-    if args.explain and args.hint is None:
-        raise UsageError("--explain says what a hint has chosen. Add --hint latency or --hint throughput.")
+    check_hint_arguments(args)
     benchmark = catalogue.load("recipe", "benchmark")
     result = benchmark(
         args.models,

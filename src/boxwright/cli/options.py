@@ -33,6 +33,22 @@ def add_model_arguments(parser: argparse.ArgumentParser, *, weights: bool = Fals
     )
 
 
+def add_hint_arguments(parser: argparse.ArgumentParser, meaning: str) -> None:
+    """Add --hint and --explain; `check_hint_arguments` belongs to them."""
+    parser.add_argument("--hint", choices=("latency", "throughput"), help=meaning)
+    parser.add_argument("--explain", action="store_true", help="say on stderr what --hint has chosen, and why")
+
+
+def check_hint_arguments(args: argparse.Namespace) -> None:
+    """Refuse an explanation of nothing.
+
+    Raises:
+        UsageError: there is no hint.
+    """
+    if args.explain and args.hint is None:
+        raise UsageError("--explain says what a hint has chosen. Add --hint latency or --hint throughput.")
+
+
 def model_options(args: argparse.Namespace) -> "ModelOptions":
     """Return the recipe's form of these arguments."""
     from boxwright.recipes.models import ModelOptions, parse_names

@@ -7,7 +7,15 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from boxwright.cli.options import add_model_arguments, fraction, model_options, positive, split_list
+from boxwright.cli.options import (
+    add_hint_arguments,
+    add_model_arguments,
+    check_hint_arguments,
+    fraction,
+    model_options,
+    positive,
+    split_list,
+)
 from boxwright.core.errors import UsageError
 from boxwright.core.log import get_logger
 
@@ -35,12 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--workers", metavar="N", type=positive,
         help="artifacts and .onnx: pictures side by side, at most one a core (default 1; all that fit with --engine)",
     )  # fmt: skip
-    parser.add_argument(
-        "--hint", choices=("latency", "throughput"),
-        help="artifacts and .onnx: choose threads, streams and processes for the fastest answer to one picture, or for "
+    add_hint_arguments(
+        parser,
+        "artifacts and .onnx: choose threads, streams and processes for the fastest answer to one picture, or for "
         "the most pictures in a second (default: one picture at a time, threads as the runtime likes)",
-    )  # fmt: skip
-    parser.add_argument("--explain", action="store_true", help="say on stderr what --hint has chosen, and why")
+    )
     parser.add_argument("--out", metavar="DIR", help="folder for the files (default runs/predict/exp…)")
     parser.add_argument(
         "--save", metavar="FORMAT", nargs="*", default=_SAVE, choices=("images", "json", "csv", "coco", "yolo"),
@@ -67,8 +74,7 @@ def run(args: argparse.Namespace) -> int:
     from boxwright.recipes.program import keep_freed_memory
 
     keep_freed_memory()
-    if args.explain and args.hint is None:
-        raise UsageError("--explain says what a hint has chosen. Add --hint latency or --hint throughput.")
+    check_hint_arguments(args)
     if args.hint is not None and args.workers is not None:
         raise UsageError(f"--hint {args.hint} chooses --workers itself. Leave one of them out.")
     thresholds = Thresholds(

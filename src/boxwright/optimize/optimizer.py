@@ -1,73 +1,35 @@
 """`InferenceOptimizer`: try every way to run a model, show a table, and hand out the best."""
 
-import hashlib
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import CheckpointError, UsageError
-from boxwright.core.signature import Array
-from boxwright.core.spec import Spec
 from boxwright.core.types import Precision
-from boxwright.optimize.accuracy import Direction, Scorer, check_direction
-from boxwright.optimize.batches import BatchForm, Call, flat_inputs, iterate, take_inputs
+from boxwright.optimize.accuracy import Direction, check_direction
+from boxwright.optimize.batches import BatchForm, Call, take_inputs
 from boxwright.optimize.candidates import ORIGINAL, SearchMode, choose_methods, find_method
 from boxwright.optimize.metrics import MetricScorer
 from boxwright.optimize.model import OptimizedModel
+from boxwright.optimize.model_case import ModelCase, example_call, fingerprint_model, fitting_samples, sample_call
 from boxwright.optimize.progress import progress_bar
 from boxwright.optimize.report import Report
 from boxwright.optimize.store import hold_folder
 from boxwright.optimize.study import StudyConfig, run_study
-from boxwright.runtimes.artifact import is_artifact, open_graph, read_artifact, write_artifact
-from boxwright.runtimes.autopilot import check_hint, choose
-from boxwright.runtimes.base import Choice, Hint, Tuning
+from boxwright.optimize.use import Use, convert, remove_with
+from boxwright.runtimes.artifact import is_artifact
+from boxwright.runtimes.base import Choice, Hint
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.source import Source
 
 CALIBRATION_SAMPLES = 100
-_PROBES = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCase:
-    """A user's own model and data, sent to every child as they are."""
-
-    model: nn.Module
-    call: Call
-    samples: tuple[tuple[Array, ...], ...]
-    scorer: Scorer | None
-    print_: str
-    spec: Spec | None = None
-
-    def source(self) -> Source:
-        """Return the model with its example call."""
-        return Source.of(self.model, *self.call)
-
-    def probes(self) -> Sequence[tuple[Array, ...]]:
-        """Return the example and a few batches of the training data."""
-        return [flat_inputs(self.call), *self.samples[:_PROBES]]
-
-    def calibration(self) -> Sequence[tuple[Array, ...]]:
-        """Return batches of the training data."""
-        return self.samples
-
-    def timing_inputs(self) -> tuple[Array, ...]:
-        """Return the example."""
-        return flat_inputs(self.call)
-
-    def fingerprint(self) -> str:
-        """Return a hash of weights, outputs, samples and metric."""
-        return self.print_ if self.scorer is None else f"{self.print_} {self.scorer.fingerprint()}"
 
 
 class InferenceOptimizer:
@@ -92,7 +54,7 @@ class InferenceOptimizer:
 
     def __init__(self, folder: str | Path | None = None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="boxwright-optimize-")) if folder is None else Path(folder)
-        self._remove = None if folder is not None else _remove_with(self, self._folder)
+        self._remove = None if folder is not None else remove_with(self, self._folder)
         self._report: Report | None = None
         self._model: nn.Module | None = None
         self._call: Call = ((), {})
@@ -206,9 +168,9 @@ class InferenceOptimizer:
         if validation_data is not None and metric is None:
             raise UsageError("validation_data is given, but no metric to use it with. Give metric=f(pred, target).")
         form = BatchForm(model)
-        call = _example_call(form, training_data, input_sample)
+        call = example_call(form, training_data, input_sample)
         source = Source.of(model, *call)  # the model fails here, before any process is started
-        samples = _fitting(
+        samples = fitting_samples(
             source, [] if training_data is None else take_inputs(training_data, form, calibration_samples)
         )
         scorer = (
@@ -217,7 +179,7 @@ class InferenceOptimizer:
             else MetricScorer(metric=metric, data=validation_data, form=form, direction=direction)
         )
         case = ModelCase(
-            model=model, call=call, samples=tuple(samples), scorer=scorer, print_=_fingerprint(source, samples)
+            model=model, call=call, samples=tuple(samples), scorer=scorer, print_=fingerprint_model(source, samples)
         )
         with hold_folder(self._folder), progress_bar(hidden=quiet) as progress:
             self._report = run_study(case, self._folder, config, progress)
@@ -254,7 +216,7 @@ class InferenceOptimizer:
             row = self.report.row(method)
             raise UsageError(f"{method_name!r} has no model: {row.status}{f' ({row.note})' if row.note else ''}.")
         threads = None if hint is not None else max(1, self.report.settings.threads // max(1, streams or 1))
-        return _Use(threads=threads, hint=hint, streams=streams).open(folder, method)
+        return Use(threads=threads, hint=hint, streams=streams).open(folder, method)
 
     def get_best_model(
         self,
@@ -331,8 +293,8 @@ class InferenceOptimizer:
         choice = Choice(runtime=accelerator, precision=Precision.parse(precision), channels_last=channels_last)
         if choice.precision is Precision.INT8:
             raise UsageError("trace() converts in float. Use quantize(…, calib_data=…) for int8.")
-        use = _Use(threads=thread_num, hint=hint, streams=streams)
-        return _convert(model, _sample_call(input_sample), choice, None, use, folder)
+        use = Use(threads=thread_num, hint=hint, streams=streams)
+        return convert(model, sample_call(input_sample), choice, None, use, folder)
 
     @staticmethod
     def quantize(
@@ -370,15 +332,15 @@ class InferenceOptimizer:
             MissingDependencyError: the runtime's packages are not installed.
         """
         _check_samples(calibration_samples)
-        use = _Use(threads=thread_num, hint=hint, streams=streams)
+        use = Use(threads=thread_num, hint=hint, streams=streams)
         form = BatchForm(model)
-        call = _example_call(form, calib_data, input_sample)
+        call = example_call(form, calib_data, input_sample)
         samples = take_inputs(calib_data, form, calibration_samples)
         if accelerator == "onnxruntime" and not method:
             method = "qlinear"
         choice = Choice(runtime=accelerator, precision=Precision.INT8, mode=method)
         calibration = Calibration(samples=samples, keep_float=tuple(keep_float))
-        return _convert(model, call, choice, calibration, use, folder)
+        return convert(model, call, choice, calibration, use, folder)
 
     @staticmethod
     def save(model: OptimizedModel, path: str | Path) -> None:
@@ -415,7 +377,7 @@ class InferenceOptimizer:
             CheckpointError: the folder is no artifact, or its files are damaged.
             UsageError: a hint is given beside threads or streams, or the runtime has no streams.
         """
-        use = _Use(threads=thread_num, hint=hint, streams=streams)
+        use = Use(threads=thread_num, hint=hint, streams=streams)
         folder = Path(path)
         if not is_artifact(folder):
             raise CheckpointError(f"{str(folder)!r} holds no artifact.json: it is not an artifact.")
@@ -460,94 +422,3 @@ class InferenceOptimizer:
 def _check_samples(count: int) -> None:
     if count < 1:
         raise UsageError(f"calibration_samples={count!r} must be at least 1.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Use:
-    """How a caller wants a model to use the machine: by numbers, or by a hint that numbers are chosen for."""
-
-    threads: int | None
-    hint: Hint | None
-    streams: int | None
-
-    def __post_init__(self) -> None:
-        given = {"thread_num": self.threads, "streams": self.streams}
-        for name, value in given.items():
-            if value is not None and value < 1:
-                raise UsageError(f"{name}={value!r} is not possible. Use 1 or more, or None.")
-            if value is not None and self.hint is not None:
-                raise UsageError(f"hint={self.hint!r} chooses {name} itself. Leave out the hint or {name}={value!r}.")
-        if self.hint is not None:
-            check_hint(self.hint)
-
-    def open(self, folder: Path, method: str = "") -> OptimizedModel:
-        """Return the artifact loaded."""
-        if self.hint is None:
-            graph = open_graph(folder, Tuning(threads=self.threads, streams=self.streams))
-            return OptimizedModel(graph, method=method, folder=folder)
-        arrangement = choose(read_cpu(), hint=self.hint, runtime=read_artifact(folder).choice.runtime)
-        graph = open_graph(folder, arrangement.tuning)
-        return OptimizedModel(graph, method=method, folder=folder, arrangement=arrangement)
-
-
-def _convert(
-    model: nn.Module,
-    call: Call,
-    choice: Choice,
-    calibration: Calibration | None,
-    use: _Use,
-    folder: str | Path | None,
-) -> OptimizedModel:
-    target = Path(tempfile.mkdtemp(prefix="boxwright-artifact-")) if folder is None else Path(folder)
-    try:
-        write_artifact(Source.of(model, *call), choice, target, calibration=calibration)
-        made = use.open(target)
-    except BaseException:
-        if folder is None:
-            shutil.rmtree(target, ignore_errors=True)
-        raise
-    if folder is None:
-        _remove_with(made, target)
-    return made
-
-
-def _remove_with(owner: object, folder: Path) -> "weakref.finalize[..., Any]":
-    """Have a folder removed when its owner is gone, or at the end of the program; calling the result does it now."""
-    return weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
-
-
-def _example_call(form: BatchForm, data: Any, input_sample: Any) -> Call:
-    if input_sample is not None:
-        return _sample_call(input_sample)
-    if data is None:
-        raise UsageError("There is no example of the model's inputs. Give training_data or input_sample.")
-    for batch in iterate(data):
-        return form.split(batch)[0]
-    raise UsageError("The data gave no batch, so there is no example of the model's inputs. Is the loader empty?")
-
-
-def _sample_call(sample: Any) -> Call:
-    if isinstance(sample, Mapping):
-        return (), dict(sample)
-    return (tuple(sample), {}) if isinstance(sample, list | tuple) else ((sample,), {})
-
-
-def _fitting(source: Source, samples: Sequence[tuple[Array, ...]]) -> list[tuple[Array, ...]]:
-    """Return the samples that the model takes: where its batch is fixed, a smaller last one is left out."""
-    ports = source.signature.inputs
-    fitting = [s for s in samples if all(p.accepts_shape(a.shape) for p, a in zip(ports, s, strict=True))]
-    if samples and not fitting:
-        source.signature.check(samples[0])  # says what does not fit
-    return fitting
-
-
-def _fingerprint(source: Source, samples: Sequence[tuple[Array, ...]]) -> str:
-    """Return a hash of the weights, of what they make of the example, and of the samples."""
-    digest = hashlib.sha256(repr((type(source.model).__qualname__, source.signature.to_dict())).encode())
-    for name, tensor in sorted(source.model.state_dict().items()):
-        digest.update(name.encode())
-        if isinstance(tensor, torch.Tensor):
-            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    for array in (*source.run([t.numpy() for t in source.example]), *(a for s in samples for a in s)):
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()

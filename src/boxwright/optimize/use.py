@@ -1,0 +1,75 @@
+"""How a converted model is made and loaded for a caller: threads, streams or a hint, and folders that go with it."""
+
+import shutil
+import tempfile
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from boxwright.core.cpu import read_cpu
+from boxwright.core.errors import UsageError
+from boxwright.optimize.batches import Call
+from boxwright.optimize.model import OptimizedModel
+from boxwright.runtimes.artifact import open_graph, read_artifact, write_artifact
+from boxwright.runtimes.autopilot import check_hint, choose
+from boxwright.runtimes.base import Choice, Hint, Tuning
+from boxwright.runtimes.calibrate import Calibration
+from boxwright.runtimes.source import Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """How a caller wants a model to use the machine: by numbers, or by a hint that numbers are chosen for."""
+
+    threads: int | None
+    hint: Hint | None
+    streams: int | None
+
+    def __post_init__(self) -> None:
+        given = {"thread_num": self.threads, "streams": self.streams}
+        for name, value in given.items():
+            if value is not None and value < 1:
+                raise UsageError(f"{name}={value!r} is not possible. Use 1 or more, or None.")
+            if value is not None and self.hint is not None:
+                raise UsageError(f"hint={self.hint!r} chooses {name} itself. Leave out the hint or {name}={value!r}.")
+        if self.hint is not None:
+            check_hint(self.hint)
+
+    def open(self, folder: Path, method: str = "") -> OptimizedModel:
+        """Return the artifact loaded."""
+        if self.hint is None:
+            graph = open_graph(folder, Tuning(threads=self.threads, streams=self.streams))
+            return OptimizedModel(graph, method=method, folder=folder)
+        arrangement = choose(read_cpu(), hint=self.hint, runtime=read_artifact(folder).choice.runtime)
+        graph = open_graph(folder, arrangement.tuning)
+        return OptimizedModel(graph, method=method, folder=folder, arrangement=arrangement)
+
+
+def convert(
+    model: nn.Module,
+    call: Call,
+    choice: Choice,
+    calibration: Calibration | None,
+    use: Use,
+    folder: str | Path | None,
+) -> OptimizedModel:
+    """Return a model converted and loaded; without a folder its files go with it."""
+    target = Path(tempfile.mkdtemp(prefix="boxwright-artifact-")) if folder is None else Path(folder)
+    try:
+        write_artifact(Source.of(model, *call), choice, target, calibration=calibration)
+        made = use.open(target)
+    except BaseException:
+        if folder is None:
+            shutil.rmtree(target, ignore_errors=True)
+        raise
+    if folder is None:
+        remove_with(made, target)
+    return made
+
+
+def remove_with(owner: object, folder: Path) -> "weakref.finalize[..., Any]":
+    """Have a folder removed when its owner is gone, or at the end of the program; calling the result does it now."""
+    return weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
