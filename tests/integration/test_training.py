@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from boxwright.accel.checkpoint import load_checkpoint
 from boxwright.core.errors import CheckpointError, DataError, UsageError
 from boxwright.data.synthetic import generate_scenes
 from boxwright.detector.weights import read_state
+from boxwright.devices.cpu import CpuDevice
 from boxwright.launchers.base import WorkerFailed
 from boxwright.recipes.predict import Predictor
 from boxwright.recipes.train import TrainConfig, train
+from boxwright.recipes.training import loop
 
 WAIT_S = 120.0
 
@@ -363,3 +366,21 @@ def test_the_world_of_a_single_run_is_untouched(scenes: Path, tmp_path: Path) ->
     before = dict(os.environ)
     train(make_config(scenes, tmp_path, steps=1))
     assert dict(os.environ) == before
+
+
+def test_a_full_device_is_empty_again_while_the_error_is_kept(
+    scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[weakref.ref[torch.Tensor]] = []
+
+    def fill(outputs: Any, *args: Any, **settings: Any) -> Any:
+        seen.append(weakref.ref(outputs[0]))
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(CpuDevice, "is_out_of_memory", lambda self, error: isinstance(error, torch.OutOfMemoryError))
+    monkeypatch.setattr(loop, "yolox_loss", fill)
+    with pytest.raises(UsageError, match=r"A batch of 4 at up to \(96, 96\) does not fit") as caught:
+        train(make_config(scenes, tmp_path))
+    assert isinstance(caught.value.__cause__, torch.OutOfMemoryError)
+    assert len(seen) == 1
+    assert seen[0]() is None

@@ -3,6 +3,7 @@
 import json
 import resource
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
@@ -142,6 +143,8 @@ class Training:
             return self._run()
         except RuntimeError as error:
             if self.nano.hardware.is_out_of_memory(error):
+                # Who keeps the error, as a notebook does, would keep the batch in memory and have no room for the next.
+                traceback.clear_frames(error.__traceback__)
                 raise UsageError(self._tell_what_fits()) from error
             raise
         finally:
