@@ -3,9 +3,9 @@
 How fast the runtimes are, as ratios to PyTorch as it is (eager, fp32, one request after the other) in the same run.
 Each model is loaded in a process of its own; they take turns, while one runs the others are stopped.
 
-Latency: one request of the batch at a time. Throughput: the same images as single requests, as many side by side as the
-runtime's streams allow. The original is there twice: with the C library's allocator as it is, and told to keep freed
-memory (what `boxwright run` does), which matters at large batches.
+Latency: one request of the batch at a time. Throughput: many images as single requests, as many side by side as the
+runtime's streams allow; beside a batch also the images of that batch. The original is there twice: with the C library's
+allocator as it is, and told to keep freed memory (what `boxwright run` does), which matters at large batches.
 
 Accuracy is not measured here; `boxwright optimize` does that on the same artifacts.
 """
@@ -36,7 +36,7 @@ DEFAULT = (
     "fp32_channels_last", "bf16_channels_last", "jit_fp32", "compile_fp32", "compile_bf16", "openvino_fp32",
     "openvino_bf16", "openvino_int8", "openvino_int8_bf16", "onnxruntime_fp32", "onnxruntime_int8_qlinear",
 )  # fmt: skip
-STREAMED = ("openvino_bf16", "openvino_int8", "openvino_int8_bf16")
+STREAMED = ("openvino_bf16", "openvino_int8", "openvino_int8_bf16", "openvino_int8_nncf")
 REQUESTS = 16
 
 
@@ -56,7 +56,7 @@ class Kept:
 
 @dataclass(frozen=True)
 class Many:
-    """Sixteen single requests as one timed run, side by side where the model has streams."""
+    """A batch as single requests in one timed run, side by side where the model has streams."""
 
     target: Target
     folder: Path | None = None
@@ -75,7 +75,7 @@ class _Many:
         self.signature = graph.signature
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        requests = [[a[i : i + 1] for a in inputs] for i in range(REQUESTS)]
+        requests = [[a[i : i + 1] for a in inputs] for i in range(len(inputs[0]))]
         return tuple(outputs[0] for outputs in self._graph.run_all(requests))
 
     def run_all(self, requests: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:
@@ -98,6 +98,12 @@ def convert(case: DetectorCase, method: str, folder: Path, batch: int) -> Path |
         print(f"{method}: {error}", flush=True)
         return None
     return target
+
+
+def streamed(artifacts: dict[str, Path | None], streams: Iterable[int]) -> dict[str, Target]:
+    """Return the artifacts that have streams, with each number of them."""
+    found = {m: path for m in STREAMED if (path := artifacts.get(m)) is not None}
+    return {f"{m}, {n} streams": Many(ArtifactTarget(path), path, n) for m, path in found.items() for n in streams}
 
 
 def report(title: str, rows: dict[str, float], images: int) -> None:
@@ -146,6 +152,8 @@ def main() -> None:
             artifacts = {m: convert(case, m, folder, batch) for m in args.methods}
             targets: dict[str, Target] = {ORIGINAL: OriginalTarget(file), "original, keeps memory": Kept(file)}
             targets |= {m: ArtifactTarget(path) for m, path in artifacts.items() if path is not None}
+            if batch > 1 and not args.no_throughput:
+                targets |= streamed(artifacts, (cpu.usable_cores,))
             inputs = folder / f"inputs{batch}.npz"
             write_inputs(case.timing_inputs(), inputs)
             found = race(nursery, targets, inputs, rules=rules, limits=limits, logs=folder)
@@ -158,12 +166,8 @@ def main() -> None:
                 continue
             single = case.timing_inputs()
             write_inputs(tuple(np.repeat(a, REQUESTS, axis=0) for a in single), folder / "many.npz")
-            streamed: dict[str, Target] = {ORIGINAL: Many(OriginalTarget(file))}
-            for m in STREAMED:
-                if artifacts.get(m) is not None:
-                    for streams in sorted({1, cpu.usable_cores}):
-                        streamed[f"{m}, {streams} streams"] = Many(ArtifactTarget(artifacts[m]), artifacts[m], streams)
-            found = race(nursery, streamed, folder / "many.npz", rules=rules, limits=limits, logs=folder)
+            many = {ORIGINAL: Many(OriginalTarget(file))} | streamed(artifacts, sorted({1, cpu.usable_cores}))
+            found = race(nursery, many, folder / "many.npz", rules=rules, limits=limits, logs=folder)
             rows = {n: r.timing.median_ms for n, r in found.items() if r.timing is not None}
             report(f"throughput, {REQUESTS} single requests, median", rows, REQUESTS)
 
