@@ -95,3 +95,22 @@ def test_the_extensions_kernels_are_used(tmp_path: Path) -> None:
     source = Source.of(two_inputs(), *example)
     write_artifact(source, Choice(runtime="ipex", mode="jit"), tmp_path / "art")
     assert b"ipex_prepack" in (tmp_path / "art" / "model.ts").read_bytes()
+
+
+@pytest.mark.parametrize("mode", ["", "jit"])
+def test_a_layer_that_stays_in_float32_is_not_rounded(tmp_path: Path, mode: str) -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Conv2d(2, 4, 1), torch.nn.SiLU(), torch.nn.Conv2d(4, 2, 1)).eval()
+    with torch.no_grad():
+        net[0].weight[:] = torch.tensor([1 + 2**-9, -1]).view(1, 2, 1, 1)  # in bf16 the two cancel each other out
+    numbers = torch.arange(256.0).view(1, 1, 16, 16)
+    source = Source.of(net, (torch.cat((numbers, numbers), dim=1),))
+    inputs = [t.numpy() for t in source.example]
+    choice = Choice(runtime="ipex", precision=Precision.BF16, mode=mode)
+    distances = []
+    for kept in ((), ("0",)):
+        calibration = Calibration(samples=[tuple(inputs)], keep_float=kept) if kept else None
+        artifact = write_artifact(source, choice, tmp_path / str(len(kept)), calibration=calibration)
+        assert artifact.recipe["float32"] == ["2", *kept]
+        distances.append(distance(open_graph(tmp_path / str(len(kept))).run(inputs), source.run(inputs)))
+    assert distances[0] > 20 * distances[1]

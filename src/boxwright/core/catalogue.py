@@ -151,6 +151,9 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
             packages=("torch", "openvino", "nncf"),
             extra="quantize",
         ),
+        "openvino_bf16": Entry(
+            target="boxwright.runtimes.openvino_mixed:mix", packages=("torch", "openvino"), extra="quantize"
+        ),
         "onnx_qlinear": Entry(
             target="boxwright.runtimes.onnx_quantize:quantize_static", packages=("onnx", "onnxruntime"), extra="export"
         ),

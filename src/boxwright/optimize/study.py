@@ -214,7 +214,10 @@ class _Study:
         # The runtimes leave some layers in float anyway.
         if "quantized" in first.recipe:
             ranked = tuple(name for name in ranked if name in first.recipe["quantized"])
-        ranked = tuple(name for name in ranked if name not in first.recipe.get("float32", ()))
+        fixed = {*first.recipe.get("float32", ())}
+        if choice.precision is Precision.BF16:
+            fixed |= {*first.recipe.get("always_bf16", ())}
+        ranked = tuple(name for name in ranked if name not in fixed)
         failure = self._rank_failures.get(choice.precision)
         if failure:
             reason = f"the layers could not be ranked ({failure}), so none was put back into float"

@@ -20,6 +20,7 @@ from boxwright.core.signature import Signature
 from boxwright.core.types import Precision
 from boxwright.runtimes.base import Choice, Tuning
 from boxwright.runtimes.calibrate import Calibration
+from boxwright.runtimes.ends import FloatLayer
 from boxwright.runtimes.fold import set_module
 from boxwright.runtimes.program import ModuleGraph, check_offer, first_line, load_program, prepare, save_program
 from boxwright.runtimes.quantized import QuantizedLayer, quantize
@@ -51,8 +52,11 @@ class IpexRuntime:
                 if isinstance(part, QuantizedLayer):
                     set_module(module, name, TraceableLayer(part))
             return recipe | save_trace(source, module, folder)
-        module, recipe = prepare(source, choice, mixed=False)  # the extension converts every layer
+        module, recipe = prepare(source, choice, keep_float=() if calibration is None else calibration.keep_float)
         if choice.mode == "jit":
+            for part in module.modules():
+                if isinstance(part, FloatLayer):
+                    part.layer = Hidden(part.layer)
             return recipe | save_trace(source, _optimize(ipex, module, choice), folder)
         return recipe | save_program(source, module, folder)
 
@@ -62,9 +66,22 @@ class IpexRuntime:
         if choice.mode == "jit" or choice.precision is Precision.INT8:
             return ModuleGraph(load_trace(folder), signature, tuning, keep_layout=choice.channels_last)
         program = load_program(folder)
-        name_layers(program)
+        name_layers(program, _dtype(choice))
         module = _optimize(ipex, program, choice)
         return ModuleGraph(module, signature, tuning, keep_layout=choice.channels_last)
+
+
+class Hidden(nn.Module):
+    """A layer that the extension does not find among the modules, and so leaves in float32."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self._hidden = (layer.requires_grad_(False),)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the layer gives."""
+        output: Tensor = self._hidden[0](x)
+        return output
 
 
 class TraceableLayer(nn.Module):
@@ -104,14 +121,14 @@ def load_extension() -> Any:
         return import_module("intel_extension_for_pytorch")
 
 
-def name_layers(program: torch.fx.GraphModule) -> None:
-    """Turn the convolutions and linear operators of a program into modules, which the extension looks for."""
+def name_layers(program: torch.fx.GraphModule, dtype: torch.dtype) -> None:
+    """Turn the convolutions and linear operators with weights of a type into modules, which the extension looks for."""
     graph = program.graph
     for number, node in enumerate(list(graph.nodes)):
         if node.target not in (torch.ops.aten.conv2d.default, torch.ops.aten.linear.default):
             continue
         weight, bias = (_tensor(program, a) for a in (*node.args, None)[1:3])
-        if weight is None:  # computed, not a parameter
+        if weight is None or weight.dtype != dtype:  # computed, not a parameter; or kept in float32
             continue
         layer = _linear(weight, bias) if weight.ndim == 2 else _conv(weight, bias, node.args[3:])
         program.add_submodule(f"layer_{number}", layer)
@@ -124,14 +141,19 @@ def name_layers(program: torch.fx.GraphModule) -> None:
 
 
 def _optimize(ipex: Any, module: nn.Module, choice: Choice) -> nn.Module:
-    dtype = torch.bfloat16 if choice.precision is Precision.BF16 else torch.float32
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            optimized: nn.Module = ipex.optimize(module.eval(), dtype=dtype, inplace=True, conv_bn_folding=False)
+            optimized: nn.Module = ipex.optimize(
+                module.eval(), dtype=_dtype(choice), inplace=True, conv_bn_folding=False
+            )
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         raise ConversionError(f"The extension can't optimise the model: {first_line(error)}") from error
     return optimized
+
+
+def _dtype(choice: Choice) -> torch.dtype:
+    return torch.bfloat16 if choice.precision is Precision.BF16 else torch.float32
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> nn.Module:

@@ -37,7 +37,8 @@ class OpenvinoRuntime:
     def convert(self, source: Any, choice: Choice, folder: Path, calibration: Calibration | None) -> dict[str, Any]:
         """Write `model.xml` and `model.bin`; return how it was done.
 
-        Precision "16" stores half-size weights; "bf16" is chosen when the file is loaded, its weights stay whole.
+        Precision "16" stores half-size weights; "bf16" is chosen when the file is loaded, its weights stay whole. Its
+        last layers and those of `calibration.keep_float` compute in float32 where this OpenVINO can mix.
         "int8" computes the other layers in float32, or with mode "bf16" in bfloat16. With mode "nncf" Intel's NNCF
         quantises (needs that package), which knows more kinds of layers and keeps less of a detector's accuracy.
 
@@ -63,6 +64,16 @@ class OpenvinoRuntime:
             lacking = f"this CPU does not compute in {_wanted_type(choice)}; {recipe['inference']} is used here"
             recipe["note"] = "; ".join(filter(None, [recipe.get("note"), lacking]))
         openvino.save_model(model, folder / MODEL_FILE, compress_to_fp16=half)
+        if _wanted_type(choice) == "bf16":
+            kept = () if calibration is None else calibration.keep_float
+            with kept_signal_stack():
+                recipe |= catalogue.load("quantizer", "openvino_bf16")(
+                    folder / MODEL_FILE,
+                    source,
+                    kept,
+                    check=recipe["inference"] == "bf16",
+                    strict=choice.precision is Precision.BF16,  # in int8, to be kept means not to be quantised
+                )
         return recipe
 
     def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> "OpenvinoGraph":

@@ -11,7 +11,7 @@ from boxwright.core.affinity import unbound
 from boxwright.core.errors import ConversionError
 from boxwright.runtimes.fold import fold_batch_norms
 from boxwright.runtimes.parity import BOUNDS, distance
-from boxwright.runtimes.source import Source
+from boxwright.runtimes.source import PREFIX, Source
 from boxwright.runtimes.telemetry import no_telemetry
 from boxwright.runtimes.tracing import quiet_tracing
 
@@ -44,10 +44,15 @@ def convert(source: Source) -> tuple[Any, dict[str, Any]]:
     raise ConversionError(f"OpenVINO can't read the model ({'; '.join(reasons)}).")
 
 
-def find_module(node: Any) -> str:
-    """Return the torch module that a node's name tells of; nothing if it tells of none."""
-    name: str = node.get_friendly_name()
-    return name.removeprefix(PATH).partition("/")[0] if name.startswith(PATH) else ""
+def find_module(name: str) -> str:
+    """Return the module of the flat model that a node's name tells of; the whole model if it tells of none.
+
+    Example:
+        >>> find_module("__module.model.head.conv/aten::_convolution/Convolution"), find_module("images")
+        ('model.head.conv', 'model')
+    """
+    inner = name.removeprefix(PATH).partition("/")[0] if name.startswith(PATH) else ""
+    return f"{PREFIX}{inner}".removesuffix(".")
 
 
 def _attempt(read: Callable[..., Any], source: Source, example: tuple[Tensor, ...]) -> tuple[Any, dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import Any
 from boxwright.core.errors import ConversionError, UsageError, suggest
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.openvino_convert import find_module
-from boxwright.runtimes.source import Source
+from boxwright.runtimes.source import PREFIX, Source
 from boxwright.runtimes.telemetry import no_telemetry
 
 with no_telemetry(), warnings.catch_warnings():
@@ -98,8 +98,9 @@ def find_nodes(model: Any, source: Source, modules: Sequence[str]) -> list[str]:
     for name in modules:
         if name not in known:
             raise UsageError(f"keep_float={name!r} is no module of the model.{suggest(name, known)}")
-    wanted = tuple(f"{name}." for name in modules)
-    return [node.get_friendly_name() for node in model.get_ops() if f"{find_module(node)}.".startswith(wanted)]
+    wanted = tuple(f"{PREFIX}{name}." for name in modules)
+    names = [node.get_friendly_name() for node in model.get_ops()]
+    return [name for name in names if f"{find_module(name)}.".startswith(wanted)]
 
 
 def _key(model: Any, recipe: dict[str, Any]) -> str:

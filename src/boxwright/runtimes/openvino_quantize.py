@@ -50,7 +50,7 @@ def quantize(model: Any, source: Source, calibration: Calibration) -> tuple[Any,
     found: dict[str, tuple[Any, nn.Conv2d | nn.Linear, Range, NDArray[np.float32]]] = {}
     done: list[str] = []
     for node in model.get_ordered_ops():
-        name = f"{PREFIX}{find_module(node)}".removesuffix(".")  # a model that is one layer has no name inside itself
+        name = find_module(node.get_friendly_name())
         if node.get_type_name() not in _KINDS or name not in statistics:
             continue
         limits, error = statistics[name]

@@ -76,7 +76,6 @@ def prepare(
     *,
     plain: bool = False,
     fuse: bool = False,
-    mixed: bool = True,
     keep_float: Sequence[str] = (),
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Return a copy of the source's model in the choice's number format and layout, and what was done to it.
@@ -86,8 +85,7 @@ def prepare(
         choice: what to make of it.
         plain: change the number format and nothing else.
         fuse: put activations into the convolutions before them (`fused.FusedConv`), where this machine can.
-        mixed: whether the last layers may stay in float32 when the others are in bf16.
-        keep_float: further layers that stay in float32.
+        keep_float: layers that stay in float32 beside the last ones when the others are in bf16.
 
     Raises:
         UsageError: `keep_float` names a module that is not there.
@@ -100,9 +98,8 @@ def prepare(
     if dtype is torch.bfloat16:
         kept = {}
         if not plain:
-            if mixed:
-                kept = _keep(module, source, keep_float)
-                recipe["float32"] = [name.removeprefix(PREFIX) for name in kept]
+            kept = _keep(module, source, keep_float)
+            recipe["float32"] = [name.removeprefix(PREFIX) for name in kept]
             recipe["biases_corrected"] = correct_biases(module, source.example, dtype, leave=kept)
         module.to(dtype)
         for name, layer in kept.items():

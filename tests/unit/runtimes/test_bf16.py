@@ -47,7 +47,7 @@ def test_outputs_of_the_last_layer_are_finer_than_bf16(tmp_path: Path) -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 8, 1), nn.SiLU(), nn.Conv2d(8, 4, 1)).eval()
     source = Source.of(net, (torch.randn(1, 3, 8, 8),))
-    for runtime in ("eager", "jit"):
+    for runtime in ("eager", "jit", "openvino"):
         choice = Choice(runtime=runtime, precision=Precision.BF16)
         artifact = write_artifact(source, choice, tmp_path / runtime)
         assert artifact.recipe["float32"] == ["2"]

@@ -51,7 +51,7 @@ def test_a_program_gets_modules_for_its_layers_and_computes_the_same() -> None:
     module, _ = prepare(source, Choice(runtime="ipex"))
     program = export_program(source, module)[0].module()
     expected = program(*source.example)
-    name_layers(program)
+    name_layers(program, torch.float32)
     layers = [part for part in program.modules() if isinstance(part, torch.nn.Conv2d | torch.nn.Linear)]
     assert len(layers) == 3
     assert not any("conv2d" in str(node.target) for node in program.graph.nodes)
