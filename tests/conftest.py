@@ -26,6 +26,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.engines)
             if item.get_closest_marker("xdist_group") is None:
                 item.add_marker(pytest.mark.xdist_group(engine))
+    # Both engines need the run `by_hand`: one makes it at its beginning, so that the other does not wait at its end.
+    items.sort(key=lambda item: "by_hand" not in getattr(item, "fixturenames", ()) or _find_engine(item) != ENGINES[0])
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
