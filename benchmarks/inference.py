@@ -4,8 +4,9 @@ How fast the runtimes are, as ratios to PyTorch as it is (eager, fp32, one reque
 Each model is loaded in a process of its own; they take turns, while one runs the others are stopped.
 
 Latency: one request of the batch at a time. Throughput: many images as single requests, as many side by side as the
-runtime's streams allow; beside a batch also the images of that batch. The original is there twice: with the C library's
-allocator as it is, and told to keep freed memory (what `boxwright run` does), which matters at large batches.
+runtime's streams allow. Rows with streams below a batch compute its images that way. The original is there twice: with
+the C library's allocator as it is, and told to keep freed memory (what `boxwright run` does), which matters at large
+batches.
 
 Accuracy is not measured here; `boxwright optimize` does that on the same artifacts.
 """

@@ -49,7 +49,7 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--memory", metavar="MB", type=positive, help="memory for one child (default: most of the free)")
     group.add_argument(
         "--tries", metavar="N", type=positive, default=5,
-        help="how often layers are put back into float for an int8 row over the budget (default 5)",
+        help="how often layers are put back into float for an int8 or bf16 row over the budget (default 5)",
     )  # fmt: skip
     group.add_argument("--time-all", action="store_true", help="time hopelessly slow models to the end too")
 

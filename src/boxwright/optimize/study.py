@@ -39,7 +39,7 @@ class StudyConfig:
         latency_sample_num: timed runs of each model, at most.
         timeout_s: how long a conversion, loading or one run may take.
         memory_mb: how much memory a child may use, in MiB; None for most of what is free.
-        search_tries: how often layers are put back into float for an int8 row that is over the budget.
+        search_tries: how often layers are put back into float for a row that is over the budget.
         early_stop: models that need so many times the original's time are not timed to the end; None to time all.
         remarks: sentences for the report.
     """
@@ -208,16 +208,15 @@ class _Study:
             return first
         choice = METHODS[method].choice
         assert choice is not None
-        if choice.precision is Precision.BF16 and not first.recipe.get("float32"):
+        if choice.precision is Precision.BF16 and "float32" not in first.recipe:
             return first  # this runtime can't mix
         ranked = self._rank(choice.precision)
         # The runtimes leave some layers in float anyway.
         if "quantized" in first.recipe:
             ranked = tuple(name for name in ranked if name in first.recipe["quantized"])
-        fixed = {*first.recipe.get("float32", ())}
-        if choice.precision is Precision.BF16:
-            fixed |= {*first.recipe.get("always_bf16", ())}
-        ranked = tuple(name for name in ranked if name not in fixed)
+        if choice.precision is Precision.BF16 and "keepable" in first.recipe:
+            ranked = tuple(name for name in ranked if name in first.recipe["keepable"])
+        ranked = tuple(name for name in ranked if name not in first.recipe.get("float32", ()))
         failure = self._rank_failures.get(choice.precision)
         if failure:
             reason = f"the layers could not be ranked ({failure}), so none was put back into float"

@@ -109,7 +109,14 @@ class TrialJob:
                 note = (
                     f"its outputs are {found:.3g} away from the original's; {self.choice.precision} explains {bound:g}"
                 )
-                return Tried(status="wrong result", note=note, distance=found, size_bytes=size)
+                return Tried(
+                    status="wrong result",
+                    note=note,
+                    distance=found,
+                    size_bytes=size,
+                    recipe=artifact.recipe,
+                    kept=self.keep_float,
+                )
             score, score_s = _score(case, graph, channel)
             return Tried(
                 status="successful",

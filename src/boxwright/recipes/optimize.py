@@ -186,7 +186,7 @@ class OptimizeConfig:
         confidence: how sure each end of the drop's interval is.
         timeout_s: how long one conversion may take.
         memory_mb: how much memory one child may use, in MiB.
-        search_tries: how often layers are put back into float for one int8 row.
+        search_tries: how often layers are put back into float for one row.
         early_stop: models this many times slower than the original are not timed to the end; None to time all.
         quiet: show no progress bar.
     """

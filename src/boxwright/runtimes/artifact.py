@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -70,7 +71,7 @@ def write_artifact(
         choice: the runtime and what it shall do.
         folder: where to; must be empty or not exist.
         spec: what the model detects, if it is a detector.
-        calibration: inputs for an int8 conversion.
+        calibration: inputs for an int8 conversion; layers that stay in float, also in a bf16 one.
         golden: flat inputs of one request that are kept with the original's outputs, for the check on other machines
             (default: the source's example).
 
@@ -82,7 +83,12 @@ def write_artifact(
         raise UsageError(f"{str(folder)!r} is no empty folder. Choose a new folder for the artifact.")
     back_end: Runtime = load("runtime", choice.runtime)()
     folder.mkdir(parents=True, exist_ok=True)
-    recipe = back_end.convert(source, choice, folder, calibration)
+    try:
+        recipe = back_end.convert(source, choice, folder, calibration)
+    except BaseException:
+        for path in folder.iterdir():  # it was empty; the call that is right next time needs it so
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        raise
     inputs = [np.asarray(a) for a in (golden if golden is not None else source.example)]
     expected = source.run(inputs)
     signature = source.signature if "batch" not in recipe else source.signature.with_batch(recipe["batch"])

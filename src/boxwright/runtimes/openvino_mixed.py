@@ -4,12 +4,14 @@ A CPU's compiler leaves a node as it is if the file says that its precision must
 that do not know this mark read over it; so whether it is obeyed is looked up in the compiled model.
 """
 
+import tempfile
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 from boxwright.core.affinity import unbound
 from boxwright.core.errors import UsageError, suggest
@@ -22,23 +24,27 @@ from boxwright.runtimes.telemetry import no_telemetry
 with no_telemetry():
     import openvino
 
+# "Not from any type to f16": f16 is what a CPU's compiler asks about, whatever short format it is going to use.
 MARK = {"name": "DisablePrecisionConversion", "version": "0", "value": "dynamic:f16"}
 _CONVOLUTIONS = ("Convolution", "GroupConvolution")
-_PRODUCT = "MatMul"  # becomes another node when it is compiled, and loses its mark
 _PLAIN = ("Const", "Parameter", "Result")  # nodes that compute nothing
+_LAYERS = (nn.Linear, _ConvNd)  # what has weights in torch
+_Nodes = Mapping[str, Sequence[ET.Element]]
+"""The nodes of layers, by the layer's name."""
 
 
 def mix(path: Path, source: Source, keep_float: Sequence[str], *, check: bool, strict: bool) -> dict[str, Any]:
     """Have a written model compute its last layers and others in float32 where the rest is in bf16; return the recipe.
 
-    Only convolutions can be kept. The recipe is empty, and the file as it was, if there is none to keep or OpenVINO
-    does not obey.
+    Only convolutions can be kept: a linear layer becomes another node when it is compiled, and loses its mark. The
+    recipe has them as "keepable", and those that are kept as "float32". It is empty, and the file as it was, if there
+    is no convolution or OpenVINO does not obey.
 
     Args:
         path: the model's .xml file.
         source: the torch model behind it.
         keep_float: names of torch modules that stay in float32 beside the last layers.
-        check: whether this machine computes in bf16, so that it can be seen what stays.
+        check: look into the compiled model; else, as on a CPU that has no bf16, marks are taken to be obeyed.
         strict: refuse what can't stay in float32, instead of leaving it in bf16.
 
     Raises:
@@ -46,68 +52,95 @@ def mix(path: Path, source: Source, keep_float: Sequence[str], *, check: bool, s
     """
     module: nn.Module = source.flat()
     fold_batch_norms(module, source.example)
-    known = [name.removeprefix(PREFIX) for name, _ in module.named_modules() if name.startswith(PREFIX)]
-    for name in keep_float:
-        if name not in known:
-            raise UsageError(f"keep_float names {name!r}, which is no module of the model.{suggest(name, known)}")
-    wanted = [*find_last_layers(module, source.example), *(PREFIX + name for name in keep_float)]
+    layers = _name_layers(module)
+    asked = _find_asked(module, layers, keep_float)
     tree = ET.parse(path)
-    layers = {kind: _find(tree, kind) for kind in (*_CONVOLUTIONS, _PRODUCT)}
-    able = [name for name in dict.fromkeys(wanted) if any(_is_inside(layers[k], name) for k in _CONVOLUTIONS)]
-    before = path.read_bytes()
-    marked = _mark(tree, able)
-    tree.write(path)
-    obeyed = bool(able) and (not check or _is_obeyed(path, marked))
-    unable = [name for name in keep_float if not obeyed or PREFIX + name not in able]
-    if not obeyed:
-        path.write_bytes(before)
+    nodes = _find_nodes(tree, layers)
+    wanted = [name for name in dict.fromkeys((*find_last_layers(module, source.example), *asked)) if name in nodes]
+    tried = wanted or list(nodes)[:1]  # with nothing to keep, one shows whether it could be
+    obeyed = set(tried)
+    if check:
+        _mark(node for name in tried for node in nodes[name])
+        found = _read_precisions(tree, path.with_suffix(".bin"))
+        obeyed = {name for name in tried if all(found.get(node) == "f32" for node in _convolutions(nodes[name]))}
+    unable = [name.removeprefix(PREFIX) for name in asked if name not in obeyed]
     if unable and strict:
         raise UsageError(
-            f"OpenVINO {openvino.__version__} can't keep {', '.join(unable)} in float32 when the rest is in bf16"
-            + (", only convolutions. Leave it out of keep_float." if obeyed else ". Leave keep_float out.")
+            f"OpenVINO {openvino.__version__} can't keep {', '.join(map(repr, unable))} in float32 when the rest is in "
+            f"bf16{', only convolutions' * bool(obeyed)}. Leave it out of keep_float."
         )
     if not obeyed:
         return {}
+    kept = [name for name in wanted if name in obeyed]
+    tree = ET.parse(path)
+    nodes = _find_nodes(tree, layers)
+    _mark(node for name in kept for node in nodes[name])
+    new = path.with_suffix(".new")
+    tree.write(new)
+    new.replace(path)
     return {
-        "float32": [name.removeprefix(PREFIX) for name in able],
-        "always_bf16": sorted(name.removeprefix(PREFIX) for name in layers[_PRODUCT]),
+        "float32": [name.removeprefix(PREFIX) for name in kept],
+        "keepable": [name.removeprefix(PREFIX) for name in nodes],
     }
 
 
-def _find(tree: "ET.ElementTree[ET.Element]", kind: str) -> set[str]:
-    """Return the modules with a node of this kind."""
-    return {find_module(layer.get("name", "")) for layer in tree.iterfind(f"layers/layer[@type='{kind}']")}
+def _name_layers(module: nn.Module) -> dict[str, str]:
+    """Return the first name of each layer by all its names: one that is used in two places has several."""
+    first = {part: name for name, part in module.named_modules()}
+    names = module.named_modules(remove_duplicate=False)
+    return {name: first[part] for name, part in names if isinstance(part, _LAYERS)}
 
 
-def _is_inside(layers: Iterable[str], module: str) -> bool:
-    return any(f"{layer}.".startswith(f"{module}.") for layer in layers)
+def _find_asked(module: nn.Module, layers: Mapping[str, str], keep_float: Sequence[str]) -> list[str]:
+    """Return the layers that modules are or have inside; a module without any stands for itself."""
+    known = [name.removeprefix(PREFIX) for name, _ in module.named_modules(remove_duplicate=False)]
+    asked: list[str] = []
+    for name in keep_float:
+        if name not in known:
+            raise UsageError(f"keep_float names {name!r}, which is no module of the model.{suggest(name, known)}")
+        inside = [layers[alias] for alias in layers if f"{alias}.".startswith(f"{PREFIX}{name}.")]
+        asked += inside or [PREFIX + name]
+    return asked
 
 
-def _mark(tree: "ET.ElementTree[ET.Element]", modules: Sequence[str]) -> set[str]:
-    """Mark the nodes of these modules and of what is inside them; return the names of the convolutions among them."""
-    marked = set()
-    for layer in tree.iterfind("layers/layer"):
-        name, kind = layer.get("name", ""), layer.get("type", "")
-        if kind in _PLAIN or not any(_is_inside([find_module(name)], module) for module in modules):
-            continue
-        notes = layer.find("rt_info")
+def _find_nodes(tree: "ET.ElementTree[ET.Element]", layers: Mapping[str, str]) -> dict[str, list[ET.Element]]:
+    """Return all nodes of the layers that are convolutions in the file."""
+    nodes: dict[str, list[ET.Element]] = {}
+    for node in tree.iterfind("layers/layer"):
+        owner = layers.get(find_module(node.get("name", "")))
+        if owner is not None and node.get("type") not in _PLAIN:
+            nodes.setdefault(owner, []).append(node)
+    return {name: found for name, found in nodes.items() if _convolutions(found)}
+
+
+def _convolutions(nodes: Iterable[ET.Element]) -> list[str]:
+    return [node.get("name", "") for node in nodes if node.get("type") in _CONVOLUTIONS]
+
+
+def _mark(nodes: Iterable[ET.Element]) -> None:
+    for node in nodes:
+        notes = node.find("rt_info")
         if notes is None:
             notes = ET.Element("rt_info")
-            layer.insert(0 if layer.find("data") is None else 1, notes)
+            node.insert(0 if node.find("data") is None else 1, notes)
         ET.SubElement(notes, "attribute", MARK)
-        if kind in _CONVOLUTIONS:
-            marked.add(name)
-    return marked
 
 
-def _is_obeyed(path: Path, marked: set[str]) -> bool:
-    with unbound():
+def _read_precisions(tree: "ET.ElementTree[ET.Element]", weights: Path) -> dict[str, str]:
+    """Return what the convolutions of a model compute in, by their names in the file; nothing if it can't be read."""
+    with tempfile.TemporaryDirectory() as folder, unbound():
+        path = Path(folder) / "model.xml"
+        tree.write(path)
         core = openvino.Core()
-        compiled = core.compile_model(core.read_model(path), "CPU", {"INFERENCE_PRECISION_HINT": "bf16"})
-    notes = [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
-    return all(
-        note["runtimePrecision"].astype(str) == "f32"
-        for note in notes
-        if note["layerType"].astype(str) == "Convolution"
-        and not marked.isdisjoint(note["originalLayersNames"].astype(str).split(","))
-    )
+        try:
+            model = core.read_model(path, weights)
+            compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "bf16"})
+        except RuntimeError:
+            return {}
+        found: dict[str, str] = {}
+        for node in compiled.get_runtime_model().get_ops():
+            notes = {key: node.get_rt_info()[key].astype(str) for key in ("layerType", "originalLayersNames")}
+            if notes["layerType"] == "Convolution":
+                precision = node.get_rt_info()["runtimePrecision"].astype(str)
+                found |= dict.fromkeys(notes["originalLayersNames"].split(","), precision)
+    return found

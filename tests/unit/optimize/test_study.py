@@ -171,11 +171,17 @@ def test_layers_of_a_bf16_model_are_put_back_where_its_runtime_can_mix(
     assert "4 of 5 layers kept in float: a, b, c, d" in report.rows[1].note
 
 
-def test_layers_that_a_runtime_always_rounds_are_not_put_back(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_that_a_runtime_can_not_keep_are_not_put_back(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Nursery, "run", lambda *_, **__: ("a", "last", "b", "c", "d"))
-    recipe = {"float32": ["last"], "always_bf16": ["a"]}
+    recipe = {"float32": ["last"], "keepable": ["b", "c", "d", "last"]}
     report = search({"original": 0.9, "openvino_bf16": 0.85}, max_drop=0.01, kept_scores={2: 0.895}, recipe=recipe)
     assert "2 of 3 layers kept in float: b, c" in report.rows[1].note
+
+
+def test_a_bf16_model_without_a_last_layer_to_keep_is_searched(search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Nursery, "run", lambda *_, **__: ("a", "b", "c"))
+    report = search({"original": 0.9, "bf16": 0.85}, max_drop=0.01, kept_scores={2: 0.895}, recipe={"float32": []})
+    assert "2 of 3 layers kept in float: a, b" in report.rows[1].note
 
 
 def test_a_runtime_that_can_not_mix_is_not_searched(

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.models import tiny_detector
+from torch import nn
 
 from boxwright.core.errors import UsageError
 from boxwright.core.types import Precision
@@ -83,7 +84,7 @@ def test_an_openvino_that_reads_over_the_marks_is_noticed(
     assert "float32" not in recipe
     assert "UnknownToThisVersion" not in (tmp_path / "a" / "model.xml").read_text()
     open_graph(tmp_path / "a").run([t.numpy() for t in source.example])
-    with pytest.raises(UsageError, match=f"can't keep {STEM} in float32"):
+    with pytest.raises(UsageError, match=f"can't keep {STEM!r} in float32"):
         write_artifact(source, BF16, tmp_path / "b", calibration=calibration(source, STEM))
 
 
@@ -92,21 +93,48 @@ def test_a_layer_that_is_not_there_is_refused_with_the_nearest(source: Source, t
         write_artifact(source, BF16, tmp_path / "a", calibration=calibration(source, STEM[:-1]))
 
 
+@needs_bf16
 def test_a_model_that_is_one_layer(tmp_path: Path) -> None:
-    source = Source.of(torch.nn.Conv2d(3, 4, 1).eval(), (torch.rand(1, 3, 8, 8),))
+    source = Source.of(nn.Conv2d(3, 4, 1).eval(), (torch.rand(1, 3, 8, 8),))
     assert write_artifact(source, BF16, tmp_path / "a").recipe["float32"] == ["model"]
+    assert precisions(tmp_path / "a") == {"model": "f32"}
 
 
-def test_linear_layers_are_said_to_stay_in_bf16(tmp_path: Path) -> None:
-    net = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(288, 16), torch.nn.Linear(16, 2)
-    )
-    source = Source.of(net.eval(), (torch.rand(1, 3, 8, 8),))
-    assert "float32" not in write_artifact(source, BF16, tmp_path / "a").recipe  # the last layer can't be kept
-    recipe = write_artifact(source, BF16, tmp_path / "b", calibration=calibration(source, "0")).recipe
-    assert (recipe["float32"], recipe["always_bf16"]) == (["0"], ["2", "3"])
-    with pytest.raises(UsageError, match="can't keep 2 in float32 when the rest is in bf16, only convolutions"):
-        write_artifact(source, BF16, tmp_path / "c", calibration=calibration(source, "0", "2"))
+@needs_bf16
+def test_convolutions_can_be_kept_and_linear_layers_can_not(tmp_path: Path) -> None:
+    head = nn.Sequential(nn.Conv2d(8, 8, 1), nn.Flatten(), nn.Linear(288, 16), nn.Linear(16, 2))
+    source = Source.of(nn.Sequential(nn.Conv2d(3, 8, 3), head).eval(), (torch.rand(1, 3, 8, 8),))
+    recipe = write_artifact(source, BF16, tmp_path / "a").recipe
+    assert (recipe["float32"], recipe["keepable"]) == ([], ["0", "1.0"])  # the last layer is no convolution
+    assert "DisablePrecisionConversion" not in (tmp_path / "a" / "model.xml").read_text()
+    assert write_artifact(source, BF16, tmp_path / "b", calibration=calibration(source, "0")).recipe["float32"] == ["0"]
+    assert precisions(tmp_path / "b") == {"0": "f32", "1.0": "bf16"}
+    with pytest.raises(UsageError, match=r"can't keep '1.2', '1.3' in float32 when the rest is in bf16, only conv"):
+        write_artifact(source, BF16, tmp_path / "c", calibration=calibration(source, "1"))
+    assert not list((tmp_path / "c").iterdir())  # the next call finds it empty
     choice = Choice(runtime="openvino", precision=Precision.INT8, mode="bf16")
-    recipe = write_artifact(source, choice, tmp_path / "d", calibration=calibration(source, "0", "2")).recipe
-    assert recipe["float32"] == ["0"]
+    recipe = write_artifact(source, choice, tmp_path / "c", calibration=calibration(source, "1")).recipe
+    assert recipe["float32"] == ["1.0"]
+
+
+class Twice(nn.Module):
+    """One layer under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(4, 4, 1)
+        self.other = nn.Sequential(self.first, nn.ReLU(), nn.Conv2d(4, 4, 1))
+        self.last = nn.Sequential(nn.Conv2d(4, 2, 1), nn.Sigmoid())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.other(self.first(x).relu()))
+
+
+@needs_bf16
+@pytest.mark.parametrize("name", ["first", "other.0"])
+def test_a_layer_with_two_names_is_found_by_each(tmp_path: Path, name: str) -> None:
+    source = Source.of(Twice().eval(), (torch.rand(1, 4, 8, 8),))
+    recipe = write_artifact(source, BF16, tmp_path / "a", calibration=calibration(source, name)).recipe
+    assert recipe["float32"] == ["first"]
+    assert sorted(recipe["keepable"]) == ["first", "last.0", "other.2"]
+    assert sorted(precisions(tmp_path / "a").values()) in (["bf16", "bf16", "f32"], ["bf16", "bf16", "f32", "f32"])

@@ -143,8 +143,7 @@ class Training:
             return self._run()
         except RuntimeError as error:
             if self.nano.hardware.is_out_of_memory(error):
-                # Who keeps the error, as a notebook does, would keep the batch in memory and have no room for the next.
-                traceback.clear_frames(error.__traceback__)
+                _clear_frames(error)
                 raise UsageError(self._tell_what_fits()) from error
             raise
         finally:
@@ -366,6 +365,14 @@ class Training:
             )
         share = self.nano.world_size * self.config.accumulate
         return max(int(self.nano.broadcast(batch)) // share, 1) * share
+
+
+def _clear_frames(error: BaseException) -> None:
+    """Let go of what an error's calls had: who keeps the error, as a notebook does, would keep a whole batch."""
+    cause: BaseException | None = error
+    while cause is not None:
+        traceback.clear_frames(cause.__traceback__)
+        cause = cause.__cause__ or cause.__context__
 
 
 def _peak_mb() -> float:
