@@ -79,7 +79,7 @@ def run_on_a_terminal(words: list[str]) -> str:
     return written.decode()
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.more), 2])
 def test_a_terminal_gets_a_display_and_no_step_lines(scenes: Path, tmp_path: Path, processes: int) -> None:
     text = run_on_a_terminal(command(scenes, tmp_path / "run", processes))
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
