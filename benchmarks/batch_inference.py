@@ -16,11 +16,11 @@ import cv2
 
 from boxwright.core.timing import hardware_line
 from boxwright.data.synthetic import generate_scenes
-from boxwright.recipes.batch.config import BatchConfig
-from boxwright.recipes.batch.job import predict_in_batches
-from boxwright.recipes.models import open_model
-from boxwright.recipes.predict import Predictor
 from boxwright.runtimes.base import Tuning
+from boxwright.tasks.batch.config import BatchConfig
+from boxwright.tasks.batch.job import predict_in_batches
+from boxwright.tasks.models import open_model
+from boxwright.tasks.predict.predictor import Predictor
 
 
 def make_images(folder: Path, count: int, side: int) -> None:

@@ -30,12 +30,12 @@ from boxwright.detector.postprocess import anchor_grid
 from boxwright.optimize.candidates import ORIGINAL
 from boxwright.optimize.process import Limits, open_nursery
 from boxwright.optimize.timing import RaceRules, Target, race, write_inputs
-from boxwright.recipes.checkpoint import read_checkpoint
-from boxwright.recipes.models import ModelOptions
-from boxwright.recipes.optimize import OptimizeConfig, make_case
 from boxwright.runtimes.artifact import write_artifact
 from boxwright.runtimes.base import Choice, Graph, Tuning
 from boxwright.runtimes.calibrate import Calibration
+from boxwright.tasks.checkpoint import read_checkpoint
+from boxwright.tasks.models import ModelOptions
+from boxwright.tasks.optimize import OptimizeConfig, make_case
 from postprocess import STRIDES, plain_postprocess
 
 CONF, NMS = 0.25, 0.45

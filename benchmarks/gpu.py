@@ -34,7 +34,7 @@ from boxwright.detector.sizes import SIZES
 from boxwright.detector.yolox import build
 from boxwright.devices.cuda import CudaDevice
 from boxwright.devices.options import DeviceOptions
-from boxwright.recipes.train import TrainConfig, train
+from boxwright.tasks.train.run import TrainConfig, train
 
 GFLOPS = {"yolox_nano": 1.05, "yolox_s": 26.69}  # of one image forward, see `boxwright info`
 KINDS: tuple[Literal["threads", "processes"], ...] = ("threads", "processes")

@@ -28,10 +28,10 @@ from boxwright.optimize.candidates import METHODS, ORIGINAL
 from boxwright.optimize.case import write_case
 from boxwright.optimize.process import Limits, open_nursery
 from boxwright.optimize.timing import ArtifactTarget, OriginalTarget, RaceRules, Target, race, write_inputs
-from boxwright.recipes.optimize import DetectorCase, OptimizeConfig, make_case
 from boxwright.runtimes.artifact import open_graph, write_artifact
 from boxwright.runtimes.base import Graph, Tuning
 from boxwright.runtimes.calibrate import Calibration
+from boxwright.tasks.optimize import DetectorCase, OptimizeConfig, make_case
 
 DEFAULT = (
     "fp32_channels_last", "bf16_channels_last", "jit_fp32", "compile_fp32", "compile_bf16", "openvino_fp32",

@@ -21,10 +21,6 @@ from boxwright.core.spec import Spec
 from boxwright.core.timing import hardware_line
 from boxwright.core.types import Precision
 from boxwright.data.decode import read_image
-from boxwright.recipes.checkpoint import read_checkpoint
-from boxwright.recipes.evaluate import OFFICIAL, evaluate
-from boxwright.recipes.models import ModelOptions
-from boxwright.recipes.predict import Predictor
 from boxwright.runtimes.artifact import open_artifact, write_artifact
 from boxwright.runtimes.base import Choice
 from boxwright.runtimes.calibrate import Calibration
@@ -32,6 +28,10 @@ from boxwright.runtimes.fold import fold_batch_norms
 from boxwright.runtimes.quantized import PREFIX, measure_layers
 from boxwright.runtimes.sensitivity import rank_layers
 from boxwright.runtimes.source import Source
+from boxwright.tasks.checkpoint import read_checkpoint
+from boxwright.tasks.evaluate import OFFICIAL, evaluate
+from boxwright.tasks.models import ModelOptions
+from boxwright.tasks.predict.predictor import Predictor
 from boxwright.vision.letterbox import letterbox, to_input
 
 ROOT = Path(os.environ.get("BOXWRIGHT_TEST_DATA", Path(__file__).resolve().parents[2] / "shared"))

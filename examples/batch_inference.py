@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from boxwright import Thresholds
-from boxwright.recipes.batch.config import BatchConfig
-from boxwright.recipes.batch.job import predict_in_batches
+from boxwright.tasks.batch.config import BatchConfig
+from boxwright.tasks.batch.job import predict_in_batches
 
 
 def run(model: Path, data: Path, out: Path, **settings: Any) -> dict[str, int]:

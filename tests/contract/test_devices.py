@@ -19,7 +19,7 @@ from boxwright.core.errors import BoxwrightError, UsageError
 from boxwright.core.types import Precision
 from boxwright.devices.base import Device
 from boxwright.devices.options import DeviceOptions
-from boxwright.recipes.doctor import examine
+from boxwright.tasks.doctor import examine
 
 
 def present() -> list[str]:

@@ -17,12 +17,12 @@ from boxwright.core.errors import CheckpointError, MissingDependencyError, Usage
 from boxwright.core.signature import Array
 from boxwright.core.spec import Spec
 from boxwright.core.types import Precision
-from boxwright.recipes.models import open_model
 from boxwright.runtimes.artifact import open_artifact, open_graph, read_artifact, read_golden, write_artifact
 from boxwright.runtimes.base import Choice, Graph, Session, Tuning
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.parity import BOUNDS, distance
 from boxwright.runtimes.source import Source
+from boxwright.tasks.models import open_model
 
 # What the module's tests share is made once.
 pytestmark = [pytest.mark.xdist_group("runtimes"), pytest.mark.usefixtures("one_torch_thread")]

@@ -15,7 +15,7 @@ from boxwright.core.errors import UsageError
 from boxwright.data.synthetic import generate_scenes
 from boxwright.detector.weights import read_state
 from boxwright.devices.cuda import CudaDevice
-from boxwright.recipes.train import TrainConfig, train
+from boxwright.tasks.train.run import TrainConfig, train
 
 pytestmark = [
     pytest.mark.cuda,

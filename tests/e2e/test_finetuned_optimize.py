@@ -7,8 +7,8 @@ from support.shared import shared_path
 
 from boxwright import TrainConfig, train
 from boxwright.data.decode import read_image
-from boxwright.recipes.optimize import OptimizeConfig, optimize
-from boxwright.recipes.predict import Predictor
+from boxwright.tasks.optimize import OptimizeConfig, optimize
+from boxwright.tasks.predict.predictor import Predictor
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 METHODS = ("openvino_int8", "onnxruntime_int8_qlinear")

@@ -20,7 +20,7 @@ from pathlib import Path
 blocked = ("torch", "nncf", "onnx", "onnxruntime", "safetensors", "lightning")
 sys.modules.update(dict.fromkeys(blocked))  # as if they were not installed
 import numpy as np
-from boxwright.recipes.models import open_model
+from boxwright.tasks.models import open_model
 from boxwright.runtimes.artifact import open_graph, read_golden
 from boxwright.runtimes.parity import distance
 folder = Path(sys.argv[1])

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from support.shared import shared_path
 
-from boxwright.recipes.export import ExportConfig, export
-from boxwright.recipes.export_check import Suppression
 from boxwright.runtimes.onnxruntime_ import OnnxGraph
+from boxwright.tasks.export import ExportConfig, export
+from boxwright.tasks.export_check import Suppression
 from boxwright.vision.letterbox import to_input
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")

@@ -18,8 +18,8 @@ from support.shared import ROOT
 
 from boxwright.core.errors import UsageError
 from boxwright.data.synthetic import generate_scenes
-from boxwright.recipes.batch.config import BatchConfig, BatchResult
-from boxwright.recipes.batch.job import predict_in_batches
+from boxwright.tasks.batch.config import BatchConfig, BatchResult
+from boxwright.tasks.batch.job import predict_in_batches
 
 RAY = pytest.mark.xdist_group("ray")
 SPARK = pytest.mark.xdist_group("spark")
@@ -30,8 +30,8 @@ COLOURS = ("red", "green", "blue")
 # A command that is killed when a few parts are done.
 KILLED = """
 import os, signal, sys
-from boxwright.recipes.batch.config import BatchConfig
-from boxwright.recipes.batch.job import predict_in_batches
+from boxwright.tasks.batch.config import BatchConfig
+from boxwright.tasks.batch.job import predict_in_batches
 
 def die(done, total):
     if done >= 3:

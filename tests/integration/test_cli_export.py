@@ -15,10 +15,10 @@ from boxwright.core import catalogue
 from boxwright.core.spec import Spec
 from boxwright.data.synthetic import generate_scenes
 from boxwright.detector.weights import save_weights
-from boxwright.recipes.export import ExportConfig, Exported, export
-from boxwright.recipes.export_check import Suppression
-from boxwright.recipes.models import ModelOptions, open_model
-from boxwright.recipes.predict import Predictor, Thresholds
+from boxwright.tasks.export import ExportConfig, Exported, export
+from boxwright.tasks.export_check import Suppression
+from boxwright.tasks.models import ModelOptions, open_model
+from boxwright.tasks.predict.predictor import Predictor, Thresholds
 
 # What the module's tests share is made once.
 pytestmark = [pytest.mark.xdist_group("cli_export"), pytest.mark.usefixtures("one_torch_thread")]

@@ -20,8 +20,8 @@ from support.scenes import NAMES, save_labelled_set, scene
 from boxwright.core.spec import Spec
 from boxwright.detector.weights import save_weights
 from boxwright.optimize.report import Report, Row, Settings
-from boxwright.recipes.optimize import OptimizeConfig, make_case
-from boxwright.recipes.predict import Predictor
+from boxwright.tasks.optimize import OptimizeConfig, make_case
+from boxwright.tasks.predict.predictor import Predictor
 
 # What the module's tests share is made once.
 pytestmark = [pytest.mark.xdist_group("cli_optimize"), pytest.mark.usefixtures("one_torch_thread")]
@@ -148,7 +148,7 @@ def test_nothing_inside_the_budget_ends_with_code_6(
         drop_low=0.08,
     )
     rows = (Row(method="original", status="successful", latency_ms=9.0, accuracy=0.3, drop=0.0), over)
-    monkeypatch.setattr("boxwright.recipes.optimize.run_study", _fake_study(rows))
+    monkeypatch.setattr("boxwright.tasks.optimize.run_study", _fake_study(rows))
     done = boxwright("optimize", weights, "--data", data, "--json", "--out", tmp_path / "out")
     assert done.code == 6
     assert json.loads(done.out)["best"] is None
@@ -160,7 +160,7 @@ def test_the_ancestors_spelling_works_and_scored_images_that_calibrate_are_named
     boxwright: Command, weights: Path, data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     rows = (Row(method="original", status="successful", latency_ms=9.0, accuracy=0.3, drop=0.0),)
-    monkeypatch.setattr("boxwright.recipes.optimize.run_study", _fake_study(rows))
+    monkeypatch.setattr("boxwright.tasks.optimize.run_study", _fake_study(rows))
     done = boxwright(
         "inference_demo", "-n", "yolox_nano", "-b", "4", "-c", weights, "--data", data, "--out", tmp_path / "o"
     )

@@ -16,7 +16,7 @@ from boxwright.accel.checkpoint import load_checkpoint
 from boxwright.core.errors import BoxwrightError
 from boxwright.data.synthetic import generate_scenes
 from boxwright.detector.weights import read_state
-from boxwright.recipes.train import TrainConfig, train
+from boxwright.tasks.train.run import TrainConfig, train
 
 
 @pytest.fixture(scope="module")

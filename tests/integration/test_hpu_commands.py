@@ -14,7 +14,7 @@ from boxwright.cli import build_parser, main
 from boxwright.cli import train as verb
 from boxwright.core.config import load_config
 from boxwright.data.synthetic import generate_scenes
-from boxwright.recipes.train import TrainConfig
+from boxwright.tasks.train.run import TrainConfig
 
 ONE = "--name yolox-s --batch-size 8 --data_dir /data/COCO --use_hpu"
 EIGHT = "--name yolox-s --devices 8 --batch-size 64 --data_dir /data/COCO --use_hpu"

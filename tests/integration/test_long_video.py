@@ -6,8 +6,8 @@ import psutil
 import pytest
 from support.scenes import save_video, scene
 
-from boxwright.recipes.outputs import Outputs
-from boxwright.recipes.predict import Prediction, Predictor
+from boxwright.tasks.predict.outputs import Outputs
+from boxwright.tasks.predict.predictor import Prediction, Predictor
 
 FRAMES = 1000
 MB = 1024 * 1024

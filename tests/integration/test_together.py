@@ -11,8 +11,8 @@ from boxwright.accel.checkpoint import load_checkpoint
 from boxwright.accel.nano import TorchNano
 from boxwright.accel.norms import average_norms
 from boxwright.data.synthetic import generate_scenes
-from boxwright.recipes.train import TrainConfig
-from boxwright.recipes.training.loop import Training
+from boxwright.tasks.train.loop import Training
+from boxwright.tasks.train.run import TrainConfig
 
 
 def make_net(rank: int) -> nn.Module:

@@ -20,9 +20,9 @@ from boxwright.data.synthetic import generate_scenes
 from boxwright.detector.weights import read_state
 from boxwright.devices.cpu import CpuDevice
 from boxwright.launchers.base import WorkerFailed
-from boxwright.recipes.predict import Predictor
-from boxwright.recipes.train import TrainConfig, train
-from boxwright.recipes.training import loop
+from boxwright.tasks.predict.predictor import Predictor
+from boxwright.tasks.train import loop
+from boxwright.tasks.train.run import TrainConfig, train
 
 WAIT_S = 120.0
 

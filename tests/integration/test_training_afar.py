@@ -25,8 +25,8 @@ from boxwright.detector.yolox import build
 from boxwright.launchers.base import WorkerFailed
 from boxwright.launchers.files import FILES, carried_file
 from boxwright.launchers.placement import make_workers_anywhere
-from boxwright.recipes import train as recipe
-from boxwright.recipes.train import train
+from boxwright.tasks.train import run as recipe
+from boxwright.tasks.train.run import train
 
 RAY = pytest.mark.xdist_group("ray")
 SPARK = pytest.mark.xdist_group("spark")

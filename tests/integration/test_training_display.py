@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from boxwright.cli.live import draw
+from boxwright.cli.train_display import draw
 from boxwright.data.synthetic import generate_scenes
-from boxwright.recipes.training.progress import SendProgress, StepReport, receive
+from boxwright.tasks.train.progress import SendProgress, StepReport, receive
 
 REPORT = StepReport(
     step=50, total=200, epoch=1.25, images_per_s=32.04, left_s=75.0, lr=0.0125, memory_mb=1234.5, processes=2,

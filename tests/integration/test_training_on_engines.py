@@ -12,7 +12,7 @@ from support.clusters import RayCluster
 from support.runs import DieOnce, check_same, make_config
 
 from boxwright.accel.nano import TorchNano
-from boxwright.recipes.train import train
+from boxwright.tasks.train.run import train
 
 pytest.importorskip("ray", reason="ray is not installed")
 from boxwright.launchers.ray_ import RayLauncher

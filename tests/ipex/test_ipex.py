@@ -13,14 +13,14 @@ from support.shared import shared_path
 from boxwright.core.errors import MissingDependencyError
 from boxwright.core.signature import Array
 from boxwright.core.types import Precision
-from boxwright.recipes.checkpoint import read_checkpoint
-from boxwright.recipes.models import ModelOptions
 from boxwright.runtimes.artifact import open_graph, write_artifact
 from boxwright.runtimes.base import Choice
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.ipex_ import load_extension
 from boxwright.runtimes.parity import BOUNDS, distance
 from boxwright.runtimes.source import Source
+from boxwright.tasks.checkpoint import read_checkpoint
+from boxwright.tasks.models import ModelOptions
 from boxwright.vision.letterbox import letterbox, to_input
 
 pytestmark = [

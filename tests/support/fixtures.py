@@ -1,4 +1,4 @@
-"""Fixtures for tests of the recipes and of the command line."""
+"""Fixtures for tests of the tasks and of the command line."""
 
 import io
 import logging

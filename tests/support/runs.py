@@ -11,7 +11,7 @@ import torch
 
 from boxwright.accel.checkpoint import load_checkpoint
 from boxwright.launchers.base import WorkerFailed, current_attempt
-from boxwright.recipes.train import TrainConfig, train
+from boxwright.tasks.train.run import TrainConfig, train
 
 SETTINGS: dict[str, Any] = {
     "model": "yolox_nano", "val": 0.25, "batch": 4, "steps": 8, "size_hw": (96, 96), "eval_interval": 1,

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from boxwright.accel import ipex
+from boxwright.accel.auto_lr import ScaleRate
 from boxwright.accel.lightning_device import (
     DeviceRules,
     count_processes,
@@ -23,7 +24,6 @@ from boxwright.accel.lightning_device import (
     settings_for,
 )
 from boxwright.accel.plan import Plan
-from boxwright.accel.rate import ScaleRate
 from boxwright.accel.strategy import make_launcher
 from boxwright.core import catalogue
 from boxwright.core.cpu import read_cpu

@@ -68,7 +68,7 @@ def _show(args: argparse.Namespace, values: Any, lines: list[str]) -> None:
 
 def _check(args: argparse.Namespace) -> int:
     from boxwright.cli.progress import progress_bar
-    from boxwright.recipes.datasets import check_set
+    from boxwright.tasks.data import check_set
 
     with progress_bar("Checking", hidden=args.quiet) as advance:
         reports = check_set(args.data, split=args.split, format=args.format, report=args.report, progress=advance)
@@ -80,7 +80,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _stats(args: argparse.Namespace) -> int:
-    from boxwright.recipes.datasets import describe_set
+    from boxwright.tasks.data import describe_set
 
     stats = describe_set(args.data, split=args.split, format=args.format, plot=args.plot)
     _show(args, stats.to_dict(), stats.lines())
@@ -88,7 +88,7 @@ def _stats(args: argparse.Namespace) -> int:
 
 
 def _convert(args: argparse.Namespace) -> int:
-    from boxwright.recipes.datasets import convert_set
+    from boxwright.tasks.data import convert_set
 
     counts = convert_set(args.data, args.out, to=args.to, format=args.format, link=args.link)
     _show(args, counts, [f"{part}: {count} images written to {args.out}" for part, count in counts.items()])
@@ -96,7 +96,7 @@ def _convert(args: argparse.Namespace) -> int:
 
 
 def _split(args: argparse.Namespace) -> int:
-    from boxwright.recipes.datasets import split_set
+    from boxwright.tasks.data import split_set
 
     counts = split_set(
         args.data, args.out, val=args.val, seed=args.seed, to=args.to, format=args.format, link=args.link
@@ -106,8 +106,8 @@ def _split(args: argparse.Namespace) -> int:
 
 
 def _preview(args: argparse.Namespace) -> int:
-    from boxwright.recipes.datasets import preview_set
-    from boxwright.recipes.runs import new_run_folder
+    from boxwright.tasks.data import preview_set
+    from boxwright.tasks.run_folders import new_run_folder
 
     folder = args.out or new_run_folder(Path("runs/preview"))
     pictures = preview_set(

@@ -17,8 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the demo and print where its files are."""
     from boxwright.core import catalogue
-    from boxwright.recipes.program import keep_freed_memory
-    from boxwright.recipes.runs import new_run_folder
+    from boxwright.tasks.program import keep_freed_memory
+    from boxwright.tasks.run_folders import new_run_folder
 
     keep_freed_memory()  # before torch comes, as `train` does
     run_demo = catalogue.load("recipe", "demo")

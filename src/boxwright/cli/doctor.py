@@ -23,8 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report."""
-    from boxwright.recipes.doctor import examine
-    from boxwright.recipes.program import keep_freed_memory
+    from boxwright.tasks.doctor import examine
+    from boxwright.tasks.program import keep_freed_memory
 
     keep_freed_memory()  # as `train` does, whose plan is shown
     report = examine(

@@ -24,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Score, print; 3 if any image could not be read."""
     from boxwright.cli.progress import progress_bar
-    from boxwright.recipes.evaluate import evaluate
-    from boxwright.recipes.predict import Predictor, Thresholds
-    from boxwright.recipes.program import keep_freed_memory
+    from boxwright.tasks.evaluate import evaluate
+    from boxwright.tasks.predict.predictor import Predictor, Thresholds
+    from boxwright.tasks.program import keep_freed_memory
 
     keep_freed_memory()
     thresholds = Thresholds(conf=args.conf, nms=args.nms, class_agnostic=args.class_agnostic)

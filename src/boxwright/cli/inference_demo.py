@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do what `optimize` does."""
     from boxwright.core import catalogue
-    from boxwright.recipes.models import normalise_name
+    from boxwright.tasks.models import normalise_name
 
     args.network = None if args.name is None else normalise_name(args.name)
     if args.network is not None:

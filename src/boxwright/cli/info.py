@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what is known about the model."""
-    from boxwright.recipes.info import describe
+    from boxwright.tasks.info import describe
 
     info = describe(args.model, model_options(args))
     print(json.dumps(info.to_dict()) if args.json else "\n".join(info.lines()))

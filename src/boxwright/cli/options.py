@@ -1,4 +1,4 @@
-"""Arguments that several verbs share, and their way into the recipes."""
+"""Arguments that several verbs share, and their way into the tasks."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from boxwright.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from boxwright.recipes.models import ModelOptions
+    from boxwright.tasks.models import ModelOptions
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, *, weights: bool = False) -> None:
@@ -51,7 +51,7 @@ def check_hint_arguments(args: argparse.Namespace) -> None:
 
 def model_options(args: argparse.Namespace) -> "ModelOptions":
     """Return the recipe's form of these arguments."""
-    from boxwright.recipes.models import ModelOptions, parse_names
+    from boxwright.tasks.models import ModelOptions, parse_names
 
     return ModelOptions(
         names=None if args.names is None else parse_names(args.names),

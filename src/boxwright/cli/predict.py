@@ -20,7 +20,7 @@ from boxwright.core.errors import UsageError
 from boxwright.core.log import get_logger
 
 if TYPE_CHECKING:
-    from boxwright.recipes.predict import Thresholds
+    from boxwright.tasks.predict.predictor import Thresholds
 
 _log = get_logger(__name__)
 _SAVE = ["images"]  # the list itself tells that --save was not given
@@ -70,8 +70,8 @@ def _add_engine_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predict, write the files, print a line an image; 3 if any input could not be read."""
-    from boxwright.recipes.predict import Thresholds
-    from boxwright.recipes.program import keep_freed_memory
+    from boxwright.tasks.predict.predictor import Thresholds
+    from boxwright.tasks.program import keep_freed_memory
 
     keep_freed_memory()
     check_hint_arguments(args)
@@ -133,10 +133,10 @@ def _run_batch(args: argparse.Namespace, thresholds: "Thresholds") -> int:
 
 
 def _run_stream(args: argparse.Namespace, thresholds: "Thresholds") -> int:
-    from boxwright.recipes.outputs import Outputs, to_record
-    from boxwright.recipes.predict import Predictor
-    from boxwright.recipes.runs import new_run_folder
-    from boxwright.recipes.sources import Failure, source_folders
+    from boxwright.tasks.predict.inputs import Failure, source_folders
+    from boxwright.tasks.predict.outputs import Outputs, to_record
+    from boxwright.tasks.predict.predictor import Predictor
+    from boxwright.tasks.run_folders import new_run_folder
 
     out = None if args.out is None else Path(args.out)
     if out and not args.save:

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Set the environment for one process and become that program; its exit code is ours."""
-    from boxwright.recipes.program import become, prepare
+    from boxwright.tasks.program import become, prepare
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     settings = prepare(command, threads=args.threads)

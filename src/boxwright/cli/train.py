@@ -97,14 +97,14 @@ def _add_gaudi_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train and print where the weights are."""
-    from boxwright.cli.live import training_display
+    from boxwright.cli.train_display import training_display
     from boxwright.core import catalogue
     from boxwright.core.config import load_config, parse_overrides, read_settings
     from boxwright.core.errors import UsageError
     from boxwright.devices.options import set_variables
-    from boxwright.recipes.models import normalise_name
-    from boxwright.recipes.program import keep_freed_memory
-    from boxwright.recipes.runs import new_run_folder
+    from boxwright.tasks.models import normalise_name
+    from boxwright.tasks.program import keep_freed_memory
+    from boxwright.tasks.run_folders import new_run_folder
 
     take_settings = goes_on = False
     if args.resume and args.out is not None and args.config is None:

@@ -5,10 +5,10 @@ Nothing is imported until it is chosen. `load("runtime", "onnxruntime")` checks 
 
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
-from boxwright.core.errors import MissingDependencyError, UsageError, suggest
+from boxwright.core.errors import UsageError, suggest
+from boxwright.core.packages import missing_packages, require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class Entry:
 
     def missing(self) -> tuple[str, ...]:
         """Return the packages that this entry needs and this Python does not have."""
-        return tuple(p for p in self.packages if find_spec(p) is None)
+        return missing_packages(self.packages)
 
 
 def _yolox(function: str) -> Entry:
@@ -30,7 +30,7 @@ def _yolox(function: str) -> Entry:
 
 def _optimize(name: str) -> Entry:
     packages = ("torch", "safetensors", "cloudpickle", "hotcoco")
-    return Entry(target=f"boxwright.recipes.optimize:{name}", packages=packages, extra="train")
+    return Entry(target=f"boxwright.tasks.optimize:{name}", packages=packages, extra="train")
 
 
 CATALOGUE: dict[str, dict[str, Entry]] = {
@@ -84,37 +84,31 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
         ),
     },
     "recipe": {
-        "train": Entry(target="boxwright.recipes.train:train", packages=("torch", "safetensors"), extra="train"),
-        "train_config": Entry(
-            target="boxwright.recipes.training.config:TrainConfig", packages=("torch",), extra="train"
-        ),
-        "take_settings": Entry(
-            target="boxwright.recipes.training.store:take_settings", packages=("torch",), extra="train"
-        ),
+        "train": Entry(target="boxwright.tasks.train.run:train", packages=("torch", "safetensors"), extra="train"),
+        "train_config": Entry(target="boxwright.tasks.train.config:TrainConfig", packages=("torch",), extra="train"),
+        "take_settings": Entry(target="boxwright.tasks.train.store:take_settings", packages=("torch",), extra="train"),
         "optimize": _optimize("optimize"),
         "optimize_config": _optimize("OptimizeConfig"),
-        "benchmark": Entry(target="boxwright.recipes.benchmark:benchmark", packages=("cloudpickle",), extra="train"),
-        "export": Entry(target="boxwright.recipes.export:export", packages=("torch", "safetensors"), extra="train"),
+        "benchmark": Entry(target="boxwright.tasks.benchmark:benchmark", packages=("cloudpickle",), extra="train"),
+        "export": Entry(target="boxwright.tasks.export:export", packages=("torch", "safetensors"), extra="train"),
         "export_config": Entry(
-            target="boxwright.recipes.export:ExportConfig", packages=("torch", "safetensors"), extra="train"
+            target="boxwright.tasks.export:ExportConfig", packages=("torch", "safetensors"), extra="train"
         ),
         "export_suppression": Entry(
-            target="boxwright.recipes.export_check:Suppression", packages=("torch", "safetensors"), extra="train"
+            target="boxwright.tasks.export_check:Suppression", packages=("torch", "safetensors"), extra="train"
         ),
-        "batch": Entry(target="boxwright.recipes.batch.job:predict_in_batches", packages=("pyarrow",), extra="batch"),
-        "batch_config": Entry(
-            target="boxwright.recipes.batch.config:BatchConfig", packages=("pyarrow",), extra="batch"
-        ),
-        "demo": Entry(target="boxwright.recipes.demo:run_demo", packages=("torch", "safetensors"), extra="train"),
+        "batch": Entry(target="boxwright.tasks.batch.job:predict_in_batches", packages=("pyarrow",), extra="batch"),
+        "batch_config": Entry(target="boxwright.tasks.batch.config:BatchConfig", packages=("pyarrow",), extra="batch"),
+        "demo": Entry(target="boxwright.tasks.demo:run_demo", packages=("torch", "safetensors"), extra="train"),
     },
     # What runs the workers of a batch prediction.
     "batch": {
-        "local": Entry(target="boxwright.recipes.batch.local:run_parts", packages=("pyarrow",), extra="batch"),
+        "local": Entry(target="boxwright.tasks.batch.local:run_parts", packages=("pyarrow",), extra="batch"),
         "ray": Entry(
-            target="boxwright.recipes.batch.ray_:run_parts", packages=("ray", "pyarrow", "cloudpickle"), extra="ray"
+            target="boxwright.tasks.batch.ray_:run_parts", packages=("ray", "pyarrow", "cloudpickle"), extra="ray"
         ),
         "spark": Entry(
-            target="boxwright.recipes.batch.spark_:run_parts",
+            target="boxwright.tasks.batch.spark_:run_parts",
             packages=("pyspark", "pyarrow", "cloudpickle"),
             extra="spark",
         ),
@@ -122,13 +116,13 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
     "opener": {
         # Weights only: something with torch must build the network around them.
         "checkpoint": Entry(
-            target="boxwright.recipes.checkpoint:open_checkpoint", packages=("torch", "safetensors"), extra="train"
+            target="boxwright.tasks.checkpoint:open_checkpoint", packages=("torch", "safetensors"), extra="train"
         ),
-        "onnx": Entry(target="boxwright.recipes.onnx_file:open_onnx", packages=("onnxruntime",), extra="onnx"),
+        "onnx": Entry(target="boxwright.tasks.onnx_file:open_onnx", packages=("onnxruntime",), extra="onnx"),
     },
     "measure": {
-        "network_cost": Entry(target="boxwright.recipes.checkpoint:measure_cost", packages=("torch",), extra="train"),
-        "onnx_cost": Entry(target="boxwright.recipes.onnx_file:measure_cost", packages=("onnx",), extra="export"),
+        "network_cost": Entry(target="boxwright.tasks.checkpoint:measure_cost", packages=("torch",), extra="train"),
+        "onnx_cost": Entry(target="boxwright.tasks.onnx_file:measure_cost", packages=("onnx",), extra="export"),
     },
     "exporter": {
         "openvino": Entry(
@@ -196,11 +190,6 @@ def load(kind: str, name: str) -> Any:
         MissingDependencyError: a package it needs is not installed.
     """
     entry = find(kind, name)
-    missing = entry.missing()
-    if missing:
-        raise MissingDependencyError(
-            f"{kind.capitalize()} {name!r} needs {' and '.join(missing)}, which is not installed. "
-            f"Run: pip install 'boxwright[{entry.extra}]'"
-        )
+    require(*entry.packages, extra=entry.extra, by=f"{kind.capitalize()} {name!r}")
     module, attribute = entry.target.split(":")
     return getattr(import_module(module), attribute)

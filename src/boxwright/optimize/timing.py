@@ -51,7 +51,7 @@ class OriginalTarget:
 
     def open(self, tuning: Tuning) -> Graph:  # noqa: ARG002  a child has OMP_NUM_THREADS, and nothing else is to be set
         """Return it loaded."""
-        from boxwright.optimize.live import LiveGraph  # with torch, which other targets do without
+        from boxwright.optimize.original import LiveGraph  # with torch, which other targets do without
 
         return LiveGraph(read_case(self.case).source())
 

@@ -132,7 +132,7 @@ class TrialJob:
 
     def _try_original(self, case: Case, channel: Channel) -> Tried:
         # Imported here: children that only load an artifact of another runtime need no torch.
-        from boxwright.optimize.live import LiveGraph, weight_bytes
+        from boxwright.optimize.original import LiveGraph, weight_bytes
 
         source = case.source()
         graph = LiveGraph(source)

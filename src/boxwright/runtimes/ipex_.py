@@ -20,7 +20,7 @@ from boxwright.core.signature import Signature
 from boxwright.core.types import Precision
 from boxwright.runtimes.base import Choice, Tuning
 from boxwright.runtimes.calibrate import Calibration
-from boxwright.runtimes.ends import FloatLayer
+from boxwright.runtimes.edge_layers import FloatLayer
 from boxwright.runtimes.fold import set_module
 from boxwright.runtimes.program import ModuleGraph, check_offer, first_line, load_program, prepare, save_program
 from boxwright.runtimes.quantized import QuantizedLayer, quantize

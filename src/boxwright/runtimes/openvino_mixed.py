@@ -15,7 +15,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from boxwright.core.affinity import unbound
 from boxwright.core.errors import UsageError, suggest
-from boxwright.runtimes.ends import find_last_layers
+from boxwright.runtimes.edge_layers import find_last_layers
 from boxwright.runtimes.fold import fold_batch_norms
 from boxwright.runtimes.openvino_convert import find_module
 from boxwright.runtimes.source import PREFIX, Source

@@ -15,7 +15,7 @@ from boxwright.core.signature import Array, Signature
 from boxwright.core.types import Precision
 from boxwright.runtimes.base import Choice, Tuning, one_by_one
 from boxwright.runtimes.calibrate import Calibration
-from boxwright.runtimes.ends import FloatLayer, find_last_layers
+from boxwright.runtimes.edge_layers import FloatLayer, find_last_layers
 from boxwright.runtimes.fold import fold_batch_norms, set_module
 from boxwright.runtimes.fused import can_fuse, fuse_activations
 from boxwright.runtimes.rounding import correct_biases

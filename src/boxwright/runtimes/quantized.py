@@ -21,7 +21,7 @@ from boxwright.core.errors import ConversionError, UsageError, suggest
 from boxwright.core.signature import Array
 from boxwright.runtimes.base import Choice
 from boxwright.runtimes.calibrate import Calibration
-from boxwright.runtimes.ends import find_first_layers, find_last_layers
+from boxwright.runtimes.edge_layers import find_first_layers, find_last_layers
 from boxwright.runtimes.fold import fold_batch_norms, set_module
 from boxwright.runtimes.program import settle
 from boxwright.runtimes.source import PREFIX, Source

@@ -6,7 +6,7 @@ from support.fixtures import Command
 
 from boxwright.cli.options import add_model_arguments, fraction, model_options, parse_size, positive, split_list
 from boxwright.core.errors import UsageError
-from boxwright.recipes.models import ModelOptions
+from boxwright.tasks.models import ModelOptions
 
 
 def _parse(*words: str) -> ModelOptions:

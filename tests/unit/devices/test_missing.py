@@ -15,7 +15,7 @@ from boxwright.detector.yolox import build
 from boxwright.devices.cuda import CudaDevice
 from boxwright.devices.hpu import HpuDevice
 from boxwright.devices.options import DeviceOptions, set_variables
-from boxwright.recipes.training.memory import tell_what_fits
+from boxwright.tasks.train.memory import tell_what_fits
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

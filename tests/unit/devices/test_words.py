@@ -27,7 +27,7 @@ def test_no_code_asks_for_the_type_of_a_tensor_s_device() -> None:
     asked = re.compile(r"\.type\s*[!=]=\s*[\"'](cpu|cuda|hpu)[\"']|\.is_(cuda|hpu)\b")
     found = [
         f"{file.relative_to(ROOT)}:{number}: {line.strip()}"
-        for room in ("accel", "recipes", "detector")
+        for room in ("accel", "tasks", "detector")
         for file in sorted((ROOT / room).rglob("*.py"))
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1)
         if asked.search(line)

@@ -10,10 +10,10 @@ from support.networks import lively_nano
 
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.spec import Spec
-from boxwright.recipes.models import ModelOptions, open_model
 from boxwright.runtimes.artifact import is_artifact, read_artifact, write_artifact
 from boxwright.runtimes.base import Choice
 from boxwright.runtimes.source import Source
+from boxwright.tasks.models import ModelOptions, open_model
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 SPEC = Spec(model="yolox_nano", names=("a", "b", "c"), size_hw=(64, 64), category_ids=(1, 5, 7))

@@ -1,0 +1,34 @@
+"""Optional packages: what is missing, and the pip command that brings it."""
+
+from collections.abc import Iterable
+from importlib.util import find_spec
+
+from boxwright.core.errors import MissingDependencyError
+
+
+def missing_packages(packages: Iterable[str]) -> tuple[str, ...]:
+    """Return those of the packages that this Python does not have."""
+    return tuple(package for package in packages if find_spec(package) is None)
+
+
+def require(*packages: str, extra: str, by: str) -> None:
+    """Check that packages are installed; call it before a local import.
+
+    Args:
+        packages: names to import.
+        extra: the extra of Boxwright that installs them.
+        by: what needs them, as the subject of the message.
+
+    Raises:
+        MissingDependencyError: one of them is not installed.
+
+    Example:
+        >>> require("json", "no_such_package", extra="onnx", by="Runtime 'onnxruntime'")
+        Traceback (most recent call last):
+        boxwright.core.errors.MissingDependencyError: Runtime 'onnxruntime' needs no_such_package, which is not \
+installed. Run: pip install 'boxwright[onnx]'
+    """
+    if missing := missing_packages(packages):
+        raise MissingDependencyError(
+            f"{by} needs {' and '.join(missing)}, which is not installed. Run: pip install 'boxwright[{extra}]'"
+        )

@@ -1,0 +1,95 @@
+"""What a batch run is asked to do, and what came of it."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from boxwright.core.errors import UsageError, suggest
+from boxwright.tasks.models import ModelOptions
+from boxwright.tasks.predict.predictor import Thresholds
+
+EngineName = Literal["local", "ray", "spark"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchConfig:
+    """What a batch run is asked to do.
+
+    Attributes:
+        model: a name, a file or an artifact folder of this machine; it is sent to the workers.
+        data: a folder of images (with its sub-folders), a parquet file with encoded images, a folder of such files, or
+            a URL of any of them. Every worker must be able to read it.
+        out: a folder or URL for the results. Every worker must be able to write to it.
+        engine: what runs the workers.
+        workers: how many; None for as many as the engine has room for.
+        threads: computing threads of each worker's model; None for 1, or for what an active Spark session grants.
+        address: the Ray cluster.
+        master: the Spark master.
+        column: the column of a parquet file that holds the images; None for the only one that can.
+        part_rows: images in one file of the results.
+        batch: images that go through the network at once.
+        thresholds: which boxes are kept.
+        options: what the model's file does not say itself.
+        start_timeout_s: how long Ray may take to start the first worker.
+    """
+
+    model: str | Path
+    data: str | Path
+    out: str | Path
+    engine: EngineName = "local"
+    workers: int | None = None
+    threads: int | None = None
+    address: str | None = None
+    master: str | None = None
+    column: str | None = None
+    part_rows: int = 256
+    batch: int = 1
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    options: ModelOptions = field(default_factory=ModelOptions)
+    start_timeout_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        known = get_args(EngineName)
+        if self.engine not in known:
+            raise UsageError(
+                f"Unknown engine {self.engine!r}.{suggest(str(self.engine), known)} Choose from: {', '.join(known)}."
+            )
+        for name in ("workers", "threads", "part_rows", "batch"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise UsageError(f"{name}={value!r} is not possible. Use a whole number of at least 1.")
+        for name, engine in (("address", "ray"), ("master", "spark")):
+            if getattr(self, name) is not None and self.engine != engine:
+                raise UsageError(
+                    f"{name}={getattr(self, name)!r} is for engine {engine!r}, and this is {self.engine!r}. "
+                    "Leave it out."
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchResult:
+    """What came of a batch run.
+
+    Attributes:
+        out: the folder or URL of the results.
+        images: rows in the results, unreadable images included.
+        errors: rows of this run whose image could not be read.
+        parts: files in the results.
+        skipped: files that an earlier run had finished.
+        processes: how many processes had a share in this run.
+        loads: how often a model was loaded.
+        busy_s: seconds that all workers together spent on reading, predicting and writing, loading left out.
+    """
+
+    out: str
+    images: int
+    errors: int
+    parts: int
+    skipped: int
+    processes: int
+    loads: int
+    busy_s: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as plain JSON values."""
+        return {name: getattr(self, name) for name in self.__slots__}

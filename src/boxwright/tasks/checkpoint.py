@@ -1,0 +1,55 @@
+"""Weight files behind the session seam: the network is built around them and runs in PyTorch."""
+
+from pathlib import Path
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from boxwright.core.log import get_logger
+from boxwright.core.spec import Spec
+from boxwright.detector.sizes import SIZES
+from boxwright.detector.weights import identify, load_weights, read_state
+from boxwright.detector.yolox import Yolox, build
+from boxwright.runtimes.eager import EagerSession
+from boxwright.tasks.info import Cost
+from boxwright.tasks.models import ModelOptions, default_names
+
+_log = get_logger(__name__)
+
+
+def read_checkpoint(path: Path, options: ModelOptions) -> tuple[Yolox, Spec]:
+    """Return the network with the file's weights, and its spec.
+
+    Raises:
+        CheckpointError: the file is missing, broken, or of another network.
+        UsageError: the options don't fit the file.
+    """
+    state, spec = read_state(path)
+    if spec is None:
+        model_name, num_classes = identify(state)
+        size = SIZES[model_name]
+        if options.names is None:
+            names, ids = default_names(num_classes, path)
+        else:  # `apply` puts the user's names in, once it has counted them
+            names, ids = tuple(f"class_{i}" for i in range(num_classes)), ()
+        spec = Spec(model=model_name, names=names, size_hw=size.input_hw, activation=size.act, category_ids=ids)
+    spec = options.apply(spec)
+    model = build(spec.model, spec.num_classes, spec.activation)
+    _log.debug("%s: %s", path.name, load_weights(model, state).sentence())
+    return model.eval(), spec
+
+
+def open_checkpoint(path: Path, options: ModelOptions) -> EagerSession:
+    """Return a PyTorch session over a weight file."""
+    model, spec = read_checkpoint(path, options)
+    return EagerSession(model, spec)
+
+
+def measure_cost(spec: Spec) -> Cost:
+    """Return parameters and GFLOPs (two for each multiply-add) of one image through the spec's network."""
+    with torch.device("meta"):  # shapes are enough, nothing is computed
+        model = build(spec.model, spec.num_classes, spec.activation).eval()
+        images = torch.zeros(1, 3, *spec.size_hw)
+    with FlopCounterMode(display=False) as counter, torch.inference_mode():
+        model(images)
+    return Cost(parameters=sum(p.numel() for p in model.parameters()), gflops=counter.get_total_flops() / 1e9)

@@ -1,0 +1,157 @@
+"""Looking after labelled sets: what `boxwright data` does, as functions. Needs no torch."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.core import catalogue
+from boxwright.core.boxes import cxcywh_to_xyxy
+from boxwright.core.errors import UsageError
+from boxwright.core.types import Detections
+from boxwright.data.check import check_data
+from boxwright.data.check.report import CheckReport
+from boxwright.data.dataset import DetectionDataset
+from boxwright.data.formats import Format, given_splits, read_records, write_records
+from boxwright.data.loader import Loader
+from boxwright.data.recipe import recipe_for
+from boxwright.data.records import Records
+from boxwright.data.split import split_records
+from boxwright.data.stats import Stats, compute_stats
+from boxwright.detector.sizes import SIZES
+from boxwright.tasks.models import normalise_name
+from boxwright.vision.draw import draw_detections
+
+Progress = Callable[[int, int], None]
+
+
+def check_set(
+    data: Path,
+    *,
+    split: str | None = None,
+    format: Format | None = None,
+    report: Path | None = None,
+    progress: Progress | None = None,
+) -> dict[str, CheckReport]:
+    """Return the faults of each part of a set; with `report` also write them all, a file a part."""
+    reports = check_data(data, split=split, format=format, progress=progress)
+    if report is not None:
+        for part, found in reports.items():
+            found.save(report if len(reports) == 1 else report.with_name(f"{report.stem}.{part}{report.suffix}"))
+    return reports
+
+
+def describe_set(
+    data: Path, *, split: str | None = None, format: Format | None = None, plot: Path | None = None
+) -> Stats:
+    """Return what a set consists of; with `plot` also draw it."""
+    stats = compute_stats(read_records(data, split=split, format=format))
+    if plot is not None:
+        stats.plot(plot)
+    return stats
+
+
+def convert_set(
+    data: Path, out: Path, *, to: Format, format: Format | None = None, link: bool = False
+) -> dict[str, int]:
+    """Write every part of a set in another format and return how many images each has."""
+    _refuse_filled(out)
+    # Joined lists (trainval) hold the same images again.
+    parts = [part for part in ("train", "val", "test") if part in given_splits(data, format=format)]
+    sets: dict[str, Records] = {part: read_records(data, split=part, format=format) for part in parts} or {
+        "train": read_records(data, format=format)
+    }
+    return _write(sets, out, to=to, link=link)
+
+
+def split_set(
+    data: Path,
+    out: Path,
+    *,
+    val: float,
+    seed: int = 0,
+    to: Format = "coco",
+    format: Format | None = None,
+    link: bool = False,
+) -> dict[str, int]:
+    """Write a set in one piece as train and val, the same images for the same seed, and return their counts.
+
+    Raises:
+        UsageError: the set has parts of its own already.
+    """
+    _refuse_filled(out)
+    given = given_splits(data, format=format)
+    if given:
+        raise UsageError(f"{str(data)!r} is split already ({', '.join(given)}). Use `convert` to write it elsewhere.")
+    train, held_out = split_records(read_records(data, format=format), val=val, seed=seed)
+    return _write({"train": train, "val": held_out}, out, to=to, link=link)
+
+
+def _write(sets: dict[str, Records], out: Path, *, to: Format, link: bool) -> dict[str, int]:
+    for part, records in sets.items():
+        write_records(records, out, to, split=part, images="link" if link else "copy")
+    return {part: len(records) for part, records in sets.items()}
+
+
+def _refuse_filled(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{str(out)!r} is not empty. Choose a new folder.")
+
+
+def preview_set(
+    data: Path,
+    folder: Path,
+    *,
+    model: str = "yolox_nano",
+    split: str | None = None,
+    format: Format | None = None,
+    size_hw: tuple[int, int] | None = None,
+    batch: int = 12,
+    batches: int = 1,
+    seed: int = 0,
+    no_aug: bool = False,
+) -> list[Path]:
+    """Draw batches as training with this model's recipe sees them, a picture a batch, and return their paths."""
+    model = normalise_name(model)
+    catalogue.find("model", model)
+    recipe = recipe_for(model)
+    records = read_records(data, split=split, format=format)
+    dataset = DetectionDataset(
+        records, size_hw or SIZES[model].input_hw, recipe=recipe.no_aug() if no_aug else recipe, seed=seed
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures: list[Path] = []
+    with Loader(dataset, batch_size=batch, infinite=True, drop_last=False) as loader:
+        for number, made in zip(range(batches), loader, strict=False):
+            path = folder / f"batch_{number}.jpg"
+            sheet = _contact_sheet(
+                [_draw(image, rows, records.names) for image, rows in zip(made.images, made.targets, strict=True)]
+            )
+            path.write_bytes(cv2.imencode(".jpg", sheet)[1].tobytes())
+            pictures.append(path)
+    return pictures
+
+
+def _draw(image: NDArray[np.uint8], targets: NDArray[np.float32], names: tuple[str, ...]) -> NDArray[np.uint8]:
+    rows = targets[targets[:, 3] > 0]
+    boxes = Detections(
+        boxes_xyxy=cxcywh_to_xyxy(rows[:, 1:]).astype(np.float32),
+        scores=np.ones(len(rows), np.float32),
+        class_ids=rows[:, 0].astype(np.int64),
+        names=names,
+        size_hw=(image.shape[0], image.shape[1]),
+    )
+    return draw_detections(image, boxes, scores=False)
+
+
+def _contact_sheet(images: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    columns = math.ceil(math.sqrt(len(images)))
+    height, width = images[0].shape[:2]
+    sheet = np.full((math.ceil(len(images) / columns) * height, columns * width, 3), 255, np.uint8)
+    for at, image in enumerate(images):
+        y, x = at // columns * height, at % columns * width
+        sheet[y : y + height, x : x + width] = image
+    return sheet

@@ -1,0 +1,181 @@
+"""Scoring a detector on a labelled set: COCO AP over every image, each counted once. Needs no torch for `.onnx`."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.core import catalogue
+from boxwright.core.errors import CheckpointError, DataError, UsageError
+from boxwright.core.log import get_logger
+from boxwright.core.timing import Stopwatch
+from boxwright.core.types import Detections
+from boxwright.data.decode import read_image
+from boxwright.data.formats import read_records
+from boxwright.data.records import Records
+from boxwright.tasks.predict.inputs import Failure, Frame
+from boxwright.tasks.predict.predictor import Predictor, Thresholds
+
+_log = get_logger(__name__)
+Progress = Callable[[int, int], None]
+OFFICIAL = Thresholds(conf=0.001, nms=0.65)
+"""The thresholds that published YOLOX figures are made with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """The score of a detector, and what it was made of.
+
+    Attributes:
+        metrics: a `CocoMetrics`.
+        thresholds: which boxes were scored.
+        failures: images that could not be read; they are left out of the score.
+        missing: images that the annotations name and that are not there; left out too.
+        images_per_s: speed of this evaluation, decoding included.
+        timing: the same in one line, with the time of each step.
+    """
+
+    metrics: Any  # CocoMetrics; its module needs an optional package
+    thresholds: Thresholds
+    failures: tuple[Failure, ...]
+    missing: tuple[str, ...]
+    images_per_s: float
+    timing: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers as plain JSON values: `AP`, `AP50`, … first."""
+        values: dict[str, Any] = self.metrics.to_dict()
+        return values | {
+            "conf": self.thresholds.conf,
+            "nms": self.thresholds.nms,
+            "images_per_s": round(self.images_per_s, 2),
+            "missing": list(self.missing),
+            "failures": [{"source": f.source, "error": str(f.error)} for f in self.failures],
+        }
+
+
+def evaluate(
+    predictor: Predictor,
+    data: str | Path | Records,
+    *,
+    batch: int = 8,
+    limit: int | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Return the COCO metrics of a predictor on a labelled set.
+
+    Images that can't be read are left out of the score and listed in `failures`.
+
+    Args:
+        predictor: the detector, with the thresholds to score it at (`OFFICIAL` for the headline AP).
+        data: a COCO json, a folder with one, or records.
+        batch: how many images go through the network at once.
+        limit: score only the first so many images.
+        progress: called with images done and images in all.
+
+    Raises:
+        DataError: the set can't be read, or none of its images can.
+        CheckpointError: the detector does not know the set's classes.
+    """
+    if limit is not None and limit < 1:
+        raise UsageError(f"limit={limit!r} must be at least 1.")
+    records = data if isinstance(data, Records) else read_records(data)
+    if limit is not None:
+        records = records.select(range(min(limit, len(records))))
+    evaluator, failures = collect(predictor, records, batch=batch, progress=progress)
+    if not len(evaluator):
+        raise DataError(f"None of the {len(records)} images could be read. First: {failures[0].error}")
+    return Evaluation(
+        metrics=evaluator.evaluate(),
+        thresholds=predictor.thresholds,
+        failures=tuple(failures),
+        missing=records.missing,
+        images_per_s=len(evaluator) / max(predictor.watch.elapsed_s, 1e-9),
+        timing=predictor.watch.report(len(evaluator)),
+    )
+
+
+def collect(
+    predictor: Predictor, records: Records, *, batch: int = 8, progress: Progress | None = None
+) -> tuple[Any, list[Failure]]:
+    """Return an evaluator that has seen every image of the records, and the images that could not be read.
+
+    Raises:
+        CheckpointError: the detector does not know the set's classes.
+    """
+    mapping = match_classes(predictor.names, records.names)
+    evaluator = catalogue.load("evaluator", "coco")(records.names)
+    failures: list[Failure] = []
+    predictor.watch = Stopwatch()  # the times of this evaluation, whatever the predictor did before
+    # A failure takes its turn too, so the position in the stream is the position in the set.
+    for at, item in enumerate(predictor.stream(_read(records, predictor), batch=batch)):
+        if isinstance(item, Failure):
+            failures.append(item)
+            _log.warning("Left out: %s", item.error)
+        else:
+            evaluator.add(
+                image_id=int(records.image_ids[at]),
+                size_hw=item.detections.size_hw,
+                truth_boxes_xyxy=records.boxes(at),
+                truth_class_ids=records.class_ids_of(at),
+                truth_crowd=records.crowd_of(at),
+                truth_areas=records.areas_of(at),
+                detections=_translate(item.detections, mapping, records.names),
+            )
+        if progress is not None:
+            progress(at + 1, len(records))
+    return evaluator, failures
+
+
+def match_classes(model_names: Sequence[str], data_names: Sequence[str]) -> NDArray[np.int64]:
+    """Return for each class of the model its index among the set's classes, or -1 where the set has no such class.
+
+    Classes are matched by name. Where the model's classes have no names of their own, they are matched by position,
+    which needs as many of them as the set has.
+
+    Raises:
+        CheckpointError: the set has classes that the model does not know.
+    """
+    position = {name: i for i, name in enumerate(data_names)}
+    unknown = [name for name in data_names if name not in model_names]
+    if not unknown:
+        return np.array([position.get(name, -1) for name in model_names], np.int64)
+    unnamed = all(name == f"class_{i}" for i, name in enumerate(model_names))
+    if unnamed and len(model_names) == len(data_names):
+        _log.warning("The model's classes have no names; they are taken in the data set's order.")
+        return np.arange(len(model_names), dtype=np.int64)
+    raise CheckpointError(
+        f"The model knows {len(model_names)} classes ({_short(model_names)}), but the data set has {len(data_names)}, "
+        f"of which it does not know {_short(unknown)}. Use the model that was trained for these classes, or name its "
+        "classes with --names."
+    )
+
+
+def _read(records: Records, predictor: Predictor) -> Iterator[Frame | Failure]:
+    for i in range(len(records)):
+        path = records.path(i)
+        try:
+            with predictor.watch.span("decode"):
+                image = read_image(path)
+            yield Frame(source=str(path), image=image)
+        except DataError as error:
+            yield Failure(source=str(path), error=error)
+
+
+def _translate(found: Detections, mapping: NDArray[np.int64], names: tuple[str, ...]) -> Detections:
+    class_ids = mapping[found.class_ids]
+    known = class_ids >= 0
+    return Detections(
+        boxes_xyxy=found.boxes_xyxy[known],
+        scores=found.scores[known],
+        class_ids=class_ids[known],
+        names=names,
+        size_hw=found.size_hw,
+    )
+
+
+def _short(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

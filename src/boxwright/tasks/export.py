@@ -1,0 +1,244 @@
+"""Writing a detector in other formats, each file compared with the original before it is put in its place."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from boxwright.core import catalogue
+from boxwright.core.errors import ConversionError, UsageError, suggest
+from boxwright.core.spec import OutputForm, Spec
+from boxwright.core.types import Precision
+from boxwright.runtimes.artifact import write_artifact
+from boxwright.runtimes.base import Choice
+from boxwright.runtimes.calibrate import Calibration, describe_int8
+from boxwright.runtimes.export import OneOutput
+from boxwright.runtimes.parity import BOUNDS
+from boxwright.runtimes.source import Source
+from boxwright.tasks.checkpoint import read_checkpoint
+from boxwright.tasks.export_check import (
+    STEP,
+    Check,
+    Pictures,
+    Requests,
+    Suppression,
+    compare,
+    compare_suppression,
+    tried_sizes,
+)
+from boxwright.tasks.models import ModelOptions, find_model
+
+FORMATS = {"onnx": "", "openvino": "openvino", "torchscript": "jit", "aotinductor": "compile", "tensorrt": ""}
+"""Each format and the runtime that writes its artifact folder; an ONNX file stands alone."""
+
+_SUFFIXES = {"onnx": ".onnx", "tensorrt": ".trt.onnx"}
+
+_WEIGHTS = (".safetensors", ".pth", ".pt", ".ckpt", ".tar")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportConfig:
+    """What is written.
+
+    Attributes:
+        format: a name out of `FORMATS`.
+        decode: boxes in pixels and scores from 0 to 1 instead of raw outputs.
+        suppression: end with non-maximum suppression (ONNX alone).
+        dynamic: let height and width be any multiple of 32 (ONNX alone).
+        batch: a fixed batch size; None leaves it free.
+        precision: the number format.
+        mode: which int8 of ONNX: "qlinear" (static, needs calibration images) or "integer" (dynamic).
+        calibration: a folder of images or a labelled set, for int8.
+        options: what the user says about the weights.
+    """
+
+    format: str = "onnx"
+    decode: bool = False
+    suppression: Suppression | None = None
+    dynamic: bool = False
+    batch: int | None = None
+    precision: Precision = Precision.FP32
+    mode: str = ""
+    calibration: Path | None = None
+    options: ModelOptions = field(default_factory=ModelOptions)
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise UsageError(
+                f"Unknown format {self.format!r}.{suggest(self.format, FORMATS)} Choose from: {', '.join(FORMATS)}."
+            )
+        for name, given in (("--nms", self.suppression is not None), ("--dynamic", self.dynamic)):
+            if given and self.format != "onnx":
+                raise UsageError(f"{name} applies to format 'onnx' alone, not to {self.format!r}. Leave it out.")
+        if self.batch is not None and self.batch < 1:
+            raise UsageError(f"batch={self.batch!r} must be at least 1.")
+        if self.calibration is not None and self.precision is not Precision.INT8:
+            raise UsageError("Calibration images are for precision 'int8'. Leave them out, or choose int8.")
+        if self.mode and (self.format != "onnx" or self.precision is not Precision.INT8):
+            raise UsageError(f"mode={self.mode!r} applies to format 'onnx' with precision 'int8' alone. Leave it out.")
+        offered = {"onnx": (Precision.FP32, Precision.INT8), "tensorrt": (Precision.FP32, Precision.FP16)}
+        if self.precision not in offered.get(self.format, tuple(Precision)):
+            raise UsageError(
+                f"Format {self.format!r} is not written with precision {str(self.precision)!r}. "
+                f"Use {' or '.join(offered[self.format])}."
+            )
+        if self.mode not in ("", "qlinear", "integer"):
+            raise UsageError(f"Unknown mode {self.mode!r}. Choose from: qlinear, integer.")
+        needs_images = self.precision is Precision.INT8 and self.mode != "integer"
+        if needs_images and self.calibration is None:
+            raise UsageError("Precision 'int8' needs images of your own data. Give them with --calibration PATH.")
+
+    @property
+    def form(self) -> OutputForm:
+        """How far the outputs are decoded."""
+        return "decoded" if self.decode or self.suppression is not None else "raw"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What was written, and how it compares."""
+
+    path: Path
+    format: str
+    precision: Precision
+    spec: Spec
+    size_mb: float
+    checks: tuple[Check, ...]
+    bound: float
+    recipe: dict[str, Any]
+
+    @property
+    def form(self) -> str:
+        """How far the outputs are on their way to boxes: "raw", "decoded" or "suppressed"."""
+        return "suppressed" if "suppression" in self.recipe else self.spec.output
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain JSON values."""
+        return {
+            "path": str(self.path),
+            "format": self.format,
+            "precision": str(self.precision),
+            "size_mb": round(self.size_mb, 3),
+            "output": self.form,
+            "distance": max(c.distance for c in self.checks),
+            "bound": self.bound,
+            "checks": [{"batch": c.batch, "size_hw": list(c.size_hw), "distance": c.distance} for c in self.checks],
+            "recipe": self.recipe,
+        }
+
+    def lines(self) -> list[str]:
+        """Return the same for people."""
+        compared = [f"{c.batch}x{c.size_hw[0]}x{c.size_hw[1]}: {c.distance:.2g}" for c in self.checks]
+        quantised = [f"int8       {describe_int8(self.recipe)}"] if self.precision is Precision.INT8 else []
+        return [
+            f"written    {self.path} ({self.size_mb:.2f} MB)",
+            f"format     {self.format}, precision {self.precision}, output {self.form}",
+            f"compared   {', '.join(compared)} away from the original (allowed: {self.bound:g})",
+            *quantised,
+        ]
+
+
+def export(model: str | Path, out: Path | None = None, config: ExportConfig | None = None) -> Exported:
+    """Write a detector in another format and return what was written, once it has given the original's outputs.
+
+    The file is written beside its place and moved there at the end: a failure leaves nothing.
+
+    Raises:
+        UsageError: the place is taken, or the options don't go together.
+        CheckpointError: the model is no weights file, or is broken.
+        ConversionError: it can't be converted, or what was written does not agree with the original.
+    """
+    config = config or ExportConfig()
+    path = find_model(model)
+    if path.is_dir() or path.suffix.lower() not in _WEIGHTS:
+        raise UsageError(f"{str(path)!r} is converted already. Export the weights it came from (.pth or .safetensors).")
+    target = out or Path(_default_name(path.stem, config))
+    if target.exists():
+        raise UsageError(f"{str(target)!r} is there already. Choose another --out, or move it away.")
+    if not target.name.lower().endswith(_SUFFIXES.get(config.format, "")):
+        raise UsageError(f"--out {str(target)!r} must end in {_SUFFIXES[config.format]}.")
+    network, spec = read_checkpoint(path, config.options)
+    spec = replace(spec, output=config.form)
+    whole = OneOutput(network, config.form, spec.strides)
+    pictures = Pictures.find(config.calibration)
+    example = np.zeros((config.batch or 1, 3, *spec.size_hw), np.float32)
+    source = Source.of(whole, (example,), free_batch=config.batch is None and config.format != "tensorrt")
+    calibration = Calibration(samples=Requests(pictures, spec, config.batch or 1)) if pictures.paths else None
+    specs = tried_sizes(spec, dynamic=config.dynamic)
+    with _beside(target) as scratch:
+        draft = scratch / target.name
+        if config.format == "onnx":
+            recipe = _write_onnx(source, spec, draft, config, calibration)
+        elif config.format == "tensorrt":
+            recipe = _write_onnx(source, spec, scratch / "plain.onnx", config, None)
+            half = config.precision is Precision.FP16
+            recipe |= catalogue.load("exporter", "tensorrt")(scratch / "plain.onnx", draft, half=half)
+        else:
+            choice = Choice(runtime=FORMATS[config.format], precision=config.precision)
+            golden = [pictures.inputs(0, config.batch or 1, spec)]
+            artifact = write_artifact(source, choice, draft, spec=spec, calibration=calibration, golden=golden)
+            recipe = dict(artifact.recipe)
+        checks = compare(draft, source, specs, pictures, config.batch)
+        bound = BOUNDS[config.precision]
+        worst = max(checks, key=lambda c: c.distance)
+        if not worst.distance <= bound:
+            raise ConversionError(
+                f"The {config.format} file is {worst.distance:.3g} away from the original for a batch of {worst.batch} "
+                f"at {worst.size_hw!r} (allowed: {bound:g}). Nothing was written."
+            )
+        if config.suppression is not None:
+            decoded = draft.rename(scratch / f"decoded-{draft.name}")
+            recipe["suppression"] = asdict(config.suppression)
+            catalogue.load("exporter", "onnx_suppression")(decoded, draft, **recipe["suppression"])
+            compare_suppression(decoded, draft, specs, config.suppression, pictures)
+            decoded.unlink()
+        size_mb = sum(p.stat().st_size for p in scratch.rglob("*") if p.is_file()) / 1e6
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(draft, target)
+    return Exported(
+        path=target,
+        format=config.format,
+        precision=config.precision,
+        spec=spec,
+        size_mb=size_mb,
+        checks=tuple(checks),
+        bound=bound,
+        recipe=recipe,
+    )
+
+
+def _write_onnx(
+    source: Source, spec: Spec, path: Path, config: ExportConfig, calibration: Calibration | None
+) -> dict[str, Any]:
+    recipe: dict[str, Any] = catalogue.load("exporter", "onnx")(
+        source, path, size_step=STEP if config.dynamic else None, metadata={"boxwright": json.dumps(spec.to_dict())}
+    )
+    if config.precision is Precision.INT8:
+        quantize = catalogue.load("quantizer", f"onnx_{config.mode or 'qlinear'}")
+        recipe["quantisation"] = quantize(path, path, calibration)
+    return recipe
+
+
+def _default_name(stem: str, config: ExportConfig) -> str:
+    name = stem if config.precision is Precision.FP32 else f"{stem}_{config.precision}"
+    return name + _SUFFIXES.get(config.format, f"_{config.format}")
+
+
+@contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    """Give a folder on the target's disk that is gone afterwards."""
+    place = target.absolute().parent
+    while not place.is_dir():
+        place = place.parent
+    scratch = place / f".{target.name}.{os.getpid()}.tmp"
+    scratch.mkdir()
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

@@ -1,0 +1,153 @@
+"""ONNX files behind the session seam, whoever wrote them, and what they weigh. Needs no torch."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from boxwright.core.boxes import xyxy_to_cxcywh
+from boxwright.core.errors import CheckpointError, UsageError
+from boxwright.core.log import get_logger
+from boxwright.core.signature import Array
+from boxwright.core.spec import Spec
+from boxwright.detector.postprocess import anchor_grid
+from boxwright.runtimes.base import Tuning
+from boxwright.runtimes.detector import DetectorSession
+from boxwright.runtimes.onnxruntime_ import OnnxGraph
+from boxwright.tasks.info import Cost
+from boxwright.tasks.models import ModelOptions, default_names, guess_form, refuse
+
+_log = get_logger(__name__)
+SPEC_KEY = "boxwright"
+"""Where a file of ours keeps its `Spec` as JSON."""
+
+SETTINGS_KEY = "boxwright_nms"
+"""Where a file that suppresses boxes itself keeps its thresholds as JSON."""
+
+
+def open_onnx(path: Path, options: ModelOptions, tuning: Tuning | None = None) -> DetectorSession:
+    """Return a session over an ONNX file; one that does not describe itself is told by its output.
+
+    Raises:
+        CheckpointError: it is no detector of this family, or ONNX Runtime can't load it.
+        UsageError: an option contradicts the file.
+    """
+    graph = OnnxGraph(path, tuning=tuning)
+    size_hw = _check_ports(graph)
+    if options.size_hw and size_hw and options.size_hw != size_hw:
+        raise UsageError(f"The input size of {path.name} is fixed to {size_hw!r}; {options.size_hw!r} can't be used.")
+    spec = read_spec(graph)
+    if spec is None:
+        spec = _find_spec(graph, options, size_hw)
+    else:
+        refuse(path, output_form=options.output)
+    spec = options.apply(spec)
+    if _is_suppressed(graph):
+        _log.info("%s suppresses boxes itself, with %s; lower thresholds find no more.", path.name, _settings(graph))
+        return DetectorSession(SuppressedGraph(graph, spec), spec, suppresses=True)
+    return DetectorSession(graph, spec)
+
+
+class SuppressedGraph:
+    """A file that ends with suppression, as if it were one that does not.
+
+    What it left is in the first rows; the others have an objectness below any threshold, 0 too.
+    So predicting and scoring work with it like with any other; their own suppression finds little left to do.
+    """
+
+    def __init__(self, graph: OnnxGraph, spec: Spec) -> None:
+        self.signature = graph.signature
+        self._graph = graph
+        self._spec = spec
+
+    def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        """Return one (B, A, 5 + C) output with decoded boxes."""
+        return (self._spread(*self._graph.run(inputs), size_hw=inputs[0].shape[2:]),)
+
+    def run_all(self, requests: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:
+        """Yield the outputs of many requests in their order."""
+        for outputs in self._graph.run_all(requests):
+            yield (self._spread(*outputs, size_hw=self._spec.size_hw),)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._graph.close()
+
+    def _spread(self, num: Array, boxes: Array, scores: Array, classes: Array, *, size_hw: tuple[int, ...]) -> Array:
+        places = len(anchor_grid((size_hw[0], size_hw[1]), self._spec.strides)[0])
+        output = np.zeros((len(num), places, 5 + self._spec.num_classes), np.float32)
+        for i, count in enumerate(num):
+            output[i, :count, :4] = xyxy_to_cxcywh(boxes[i, :count])
+            output[i, :count, 4] = scores[i, :count]
+            output[i, count:, 4] = -1
+            output[i, np.arange(count), 5 + classes[i, :count]] = 1
+        return output
+
+
+def read_spec(graph: OnnxGraph) -> Spec | None:
+    """Return the description that a file of ours carries, or None.
+
+    Raises:
+        CheckpointError: there is one and it can't be read.
+    """
+    stored = graph.metadata.get(SPEC_KEY)
+    if stored is None:
+        return None
+    try:
+        return Spec.from_dict(json.loads(stored))
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise CheckpointError(f"The description inside {str(graph.path)!r} can't be read: {error!r}") from error
+
+
+def measure_cost(path: Path) -> Cost:
+    """Return the number of weights in the file; its FLOPs are not counted."""
+    import onnx  # here: running a file needs onnxruntime alone
+
+    graph = onnx.load(path, load_external_data=False).graph
+    return Cost(parameters=sum(prod(t.dims) for t in graph.initializer if t.data_type == onnx.TensorProto.FLOAT))
+
+
+def _check_ports(graph: OnnxGraph) -> tuple[int, int] | None:
+    """Return the input size, or None if it is free."""
+    inputs, outputs = graph.signature.inputs, graph.signature.outputs
+    images = len(inputs) == 1 and len(inputs[0].shape) == 4 and inputs[0].shape[1] in (3, None)
+    if not images or (len(outputs) != 1 and not _is_suppressed(graph)):
+        raise CheckpointError(
+            f"{str(graph.path)!r} is not a detector of this family: it has inputs {[p.shape for p in inputs]!r} and "
+            f"outputs {[p.shape for p in outputs]!r}; it needs one (B, 3, H, W) input and one (B, A, 5 + C) output."
+        )
+    height, width = inputs[0].shape[2:]
+    return (height, width) if height and width else None
+
+
+def _is_suppressed(graph: OnnxGraph) -> bool:
+    return SPEC_KEY in graph.metadata and SETTINGS_KEY in graph.metadata and len(graph.signature.outputs) == 4
+
+
+def _settings(graph: OnnxGraph) -> str:
+    return ", ".join(f"{key} {value:g}" for key, value in json.loads(graph.metadata[SETTINGS_KEY]).items())
+
+
+def _find_spec(graph: OnnxGraph, options: ModelOptions, size_hw: tuple[int, int] | None) -> Spec:
+    size_hw = size_hw or options.size_hw
+    name = graph.path.name
+    if size_hw is None:
+        raise UsageError(f"{name} takes any input size and does not name one. Give it with --size.")
+    batch = graph.signature.inputs[0].shape[0] or 1
+    grey: Any = np.full((batch, 3, *size_hw), 114, np.float32)
+    (output,) = graph.run(graph.signature.check([grey]))
+    if output.ndim != 3 or output.shape[1] != len(anchor_grid(size_hw, (8, 16, 32))[0]) or output.shape[2] < 6:
+        raise CheckpointError(
+            f"{name} gives an output of shape {output.shape!r} for an input of {size_hw!r}: that is no YOLOX detector."
+        )
+    classes = output.shape[2] - 5
+    if options.names is None:
+        names, ids = default_names(classes, graph.path)
+    else:  # `apply` puts the user's names in, once it has counted them
+        names, ids = tuple(f"class_{i}" for i in range(classes)), ()
+    form = options.output or guess_form(output[0].astype(np.float32), size_hw)
+    _log.info("%s does not describe itself; its output is taken as %r.", name, form)
+    return Spec(names=names, size_hw=size_hw, output=form, category_ids=ids)

@@ -1,0 +1,363 @@
+"""Predicting: image in, `Detections` out, one image or an endless stream. Needs no torch."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.core.cpu import read_cpu
+from boxwright.core.errors import DataError, UsageError
+from boxwright.core.timing import Stopwatch
+from boxwright.core.types import Detections
+from boxwright.detector.postprocess import postprocess
+from boxwright.runtimes.artifact import is_artifact
+from boxwright.runtimes.autopilot import Arrangement, check_hint
+from boxwright.runtimes.base import Hint, Session, Tuning
+from boxwright.tasks.models import ModelOptions, arrange, find_model, is_converted, open_model
+from boxwright.tasks.predict.inputs import Failure, Frame, Source, Still, list_sources
+from boxwright.tasks.predict.selfcheck import OnMismatch, choose_artifact
+from boxwright.vision.letterbox import letterbox, to_input, undo_letterbox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """Which boxes are kept."""
+
+    conf: float = 0.25
+    nms: float = 0.45
+    class_agnostic: bool = False
+    classes: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("conf", self.conf), ("nms", self.nms)):
+            if not 0 <= value <= 1:
+                raise UsageError(f"{name}={value!r} must lie between 0 and 1.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """A frame and what was found in it."""
+
+    frame: Frame
+    detections: Detections
+
+
+class Predictor:
+    """A detector ready for images.
+
+    Example:
+        >>> from boxwright import Spec
+        >>> class Blind:  # a model that sees nothing; Predictor.load("yolox_nano.onnx") sees more
+        ...     spec = Spec(names=("cat",), size_hw=(64, 64), output="scores")
+        ...     def __call__(self, images):
+        ...         return np.zeros((len(images), self.spec.num_anchors, 6), np.float32)
+        ...     def close(self): pass
+        >>> with Predictor(Blind()) as predictor:
+        ...     [name for box, score, name in predictor(np.zeros((48, 64, 3), np.uint8))]
+        []
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        thresholds: Thresholds | None = None,
+        *,
+        scaled_decode: bool = False,
+        workers: int = 1,
+        arrangement: Arrangement | None = None,
+    ) -> None:
+        """Make a predictor over a loaded model.
+
+        Args:
+            session: the model.
+            thresholds: which boxes are kept.
+            scaled_decode: decode JPEGs that are at least twice as large as the network's input at a half, a quarter or
+                an eighth of their size: several times faster for large pictures. Pixels are averaged instead of picked,
+                so scores move a little. Boxes are in pixels of the full picture all the same.
+            workers: how many threads `stream` works with, each on pictures of its own. The session must allow calls
+                from several threads, as those of artifacts and ONNX files do.
+            arrangement: how the session uses the machine, where a hint has decided that.
+
+        Raises:
+            UsageError: there is no such class, or less than one worker.
+        """
+        if workers < 1:
+            raise UsageError(f"workers={workers!r} must be at least 1.")
+        self._session = session
+        self._workers = workers
+        self.arrangement = arrangement
+        self._pools: set[ThreadPoolExecutor] = set()
+        self._fit_hw = session.spec.size_hw if scaled_decode else None
+        self.thresholds = thresholds or Thresholds()
+        self.watch = Stopwatch()
+        if self.thresholds.classes is not None:  # an unknown class is refused now, not at the first image
+            Detections.empty(names=session.spec.names, size_hw=(1, 1)).filter(classes=self.thresholds.classes)
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path,
+        *,
+        thresholds: Thresholds | None = None,
+        options: ModelOptions | None = None,
+        on_mismatch: OnMismatch = "fallback",
+        fallback: Sequence[str | Path] = (),
+        scaled_decode: bool = False,
+        workers: int = 1,
+        hint: Hint | None = None,
+    ) -> "Predictor":
+        """Return a predictor for a name, a `.pth`, a safetensors file, an `.onnx` or an artifact folder.
+
+        An artifact is checked on its first use on a machine: the input that it carries is run in a child process, and
+        must give the output that it carries. If it does not, or the child crashes, the next best artifact is used.
+
+        Args:
+            model: what to load.
+            thresholds: which boxes are kept.
+            options: what the model's file does not say itself.
+            on_mismatch: what to do with an artifact that fails its check: "fallback" (to the next one, with a warning),
+                "refuse", or "ignore" for no check at all.
+            fallback: artifacts to fall back on, best first; by default the others of the report it belongs to.
+            scaled_decode: decode large JPEGs smaller, which is faster (see `Predictor`).
+            workers: how many pictures `stream` works on side by side, each with its share of the physical cores: more
+                pictures in a second, but one picture alone takes longer. For artifacts and ONNX files; it pays with
+                OpenVINO and ONNX Runtime, which compute several requests at a time.
+            hint: "latency" for the fastest answer to one picture, "throughput" for the most pictures in a second by
+                `stream`: threads, streams and processes are then chosen from the machine's cores and quota, and
+                `predictor.arrangement.explain()` says why. For artifacts and ONNX files. None leaves threads to the
+                runtime.
+
+        Raises:
+            CheckpointError: there is no such model, its file can't be used, or no artifact passes its check.
+            UsageError: an option does not apply to this kind of model, or there are more workers than cores.
+        """
+        path = find_model(model)
+        if hint is not None:
+            _check_hint(path, hint, workers)
+        tuning = _share_cores(path, workers)
+        if is_artifact(path):
+            path = choose_artifact(path, on_mismatch=on_mismatch, fallback=fallback)
+        elif fallback:
+            raise UsageError(f"fallback={list(map(str, fallback))!r} is for artifact folders; {str(path)!r} is none.")
+        arrangement = None
+        if hint is not None:
+            arrangement = arrange(path, hint)
+            tuning, workers = arrangement.tuning, arrangement.side_by_side
+        session = open_model(path, options, tuning)
+        return cls(session, thresholds, scaled_decode=scaled_decode, workers=workers, arrangement=arrangement)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The classes that the detector knows."""
+        return self._session.spec.names
+
+    @property
+    def session(self) -> Session:
+        """The model behind the predictor."""
+        return self._session
+
+    def __call__(self, source: Source) -> Detections:
+        """Return what is found in one image: a path, bytes, an array or a PIL image.
+
+        Raises:
+            DataError: the image can't be read.
+            UsageError: the source is more than one image; `stream` is for those.
+        """
+        results = self._answer_all(list_sources(source), 1)
+        first = next(results)
+        if isinstance(first, Failure):
+            raise first.error
+        if first.frame.index is not None or next(results, None) is not None:
+            raise UsageError(f"{first.frame.source!r} is not one image. Use stream() for folders and videos.")
+        return first.detections
+
+    def stream(
+        self, sources: Source | Sequence[Source] | Iterator[Source], *, batch: int = 1
+    ) -> Iterator[Prediction | Failure]:
+        """Yield a prediction for each frame and a failure for each input that can't be read, in order.
+
+        At most `batch` frames for each worker and one more `batch` are held at a time, so memory stays flat on an
+        endless video. With several workers, sources are read that far ahead: a file, or an array that is filled again,
+        must stay as it is until its result is there, and a result comes when the next frames were asked for.
+
+        Args:
+            sources: anything that `list_sources` takes, frames themselves included.
+            batch: how many images go through the network at once.
+        """
+        if batch < 1:
+            raise UsageError(f"batch={batch!r} must be at least 1.")
+        items = list_sources(sources)
+        yield from self._answer_all(items, batch) if self._workers == 1 else self._answer_beside(items, batch)
+
+    def _answer_all(self, items: Iterable[Frame | Failure | Still], batch: int) -> Iterator[Prediction | Failure]:
+        """Yield what comes of each item, in order."""
+        waiting: list[Frame] = []
+        for item in items:
+            frame = item.read(self._fit_hw) if isinstance(item, Still) else item
+            if isinstance(frame, Failure):
+                yield from self._predict(waiting)
+                waiting = []
+                yield frame
+                continue
+            waiting.append(frame)
+            if len(waiting) == batch:
+                yield from self._predict(waiting)
+                waiting = []
+        yield from self._predict(waiting)
+
+    def _answer_beside(self, items: Iterator[Frame | Failure | Still], batch: int) -> Iterator[Prediction | Failure]:
+        """Yield what comes of each item, in order, with a batch in the hands of each worker and one in wait."""
+
+        def answer(group: list[Frame | Failure | Still]) -> list[Prediction | Failure]:
+            return list(self._answer_all(group, batch))
+
+        at_work: deque[Future[list[Prediction | Failure]]] = deque()
+        groups = _read_groups(items, batch)
+        pool = ThreadPoolExecutor(self._workers, thread_name_prefix="boxwright-predict")
+        self._pools.add(pool)
+        try:
+            while True:
+                try:
+                    group = next(groups, None)
+                except Exception:  # of the source: what was read before comes out first
+                    while at_work:
+                        yield from at_work.popleft().result()
+                    raise
+                if group is not None:
+                    at_work.append(pool.submit(answer, group))
+                elif not at_work:
+                    return
+                while at_work and (group is None or len(at_work) > self._workers or at_work[0].done()):
+                    yield from at_work.popleft().result()
+        finally:  # also when the caller has stopped half-way
+            pool.shutdown(cancel_futures=True)
+            self._pools.discard(pool)
+
+    def predict_batch(self, images: Sequence[NDArray[np.uint8]]) -> list[Detections]:
+        """Return what is found in each of several (H, W, 3) BGR images, which may differ in size."""
+        if not images:
+            return []
+        spec, keep = self._session.spec, self.thresholds
+        with self.watch.span("letterbox"):
+            batch = np.empty((len(images), *spec.size_hw, 3), np.uint8)
+            ratios = [letterbox(image, spec.size_hw, out)[1] for image, out in zip(images, batch, strict=True)]
+            inputs = to_input(batch, spec.preprocessing)
+        with self.watch.span("network"):
+            outputs = self._session(inputs)
+        found = []
+        with self.watch.span("boxes"):
+            for image, ratio, output in zip(images, ratios, outputs, strict=True):
+                boxes, scores, class_ids = postprocess(
+                    output,
+                    size_hw=spec.size_hw,
+                    strides=spec.strides,
+                    form=spec.output,
+                    conf=keep.conf,
+                    nms=keep.nms,
+                    class_agnostic=keep.class_agnostic,
+                )
+                size_hw = (image.shape[0], image.shape[1])
+                detections = Detections(
+                    boxes_xyxy=undo_letterbox(boxes, ratio, size_hw),
+                    scores=scores,
+                    class_ids=class_ids,
+                    names=spec.names,
+                    size_hw=size_hw,
+                )
+                found.append(detections if keep.classes is None else detections.filter(classes=keep.classes))
+        return found
+
+    def _predict(self, frames: list[Frame]) -> Iterator[Prediction | Failure]:
+        try:
+            found = self.predict_batch([f.image for f in frames])
+        except DataError as error:
+            if len(frames) == 1:
+                yield Failure(source=frames[0].source, error=error)
+            else:  # one bad frame must not take its neighbours with it
+                for frame in frames:
+                    yield from self._predict([frame])
+            return
+        for frame, detections in zip(frames, found, strict=True):
+            yield Prediction(frame=frame, detections=_enlarge(detections, frame.full_size_hw))
+
+    def close(self) -> None:
+        """Give back what the model holds; a stream that is not at its end ends here."""
+        for pool in list(self._pools):
+            pool.shutdown(cancel_futures=True)
+        self._session.close()
+
+    def __enter__(self) -> "Predictor":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _read_groups(items: Iterator[Frame | Failure | Still], batch: int) -> Iterator[list[Frame | Failure | Still]]:
+    """Yield the items so many at a time, the last ones also if the source then fails."""
+    group: list[Frame | Failure | Still] = []
+    try:
+        for item in items:
+            group.append(item)
+            if len(group) == batch:
+                yield group
+                group = []
+    except Exception:
+        if group:
+            yield group
+        raise
+    if group:
+        yield group
+
+
+def _check_hint(path: Path, hint: Hint, workers: int) -> None:
+    check_hint(hint)
+    if workers != 1:
+        raise UsageError(
+            f"hint={hint!r} chooses the workers itself, but workers={workers!r} is given. Leave one of them out."
+        )
+    _check_converted(path, f"hint={hint!r}")
+
+
+def _check_converted(path: Path, option: str) -> None:
+    if not is_converted(path):
+        raise UsageError(
+            f"{option} does not apply to {path.name}, which runs in PyTorch. Leave it out, or convert the "
+            "model first: boxwright optimize or boxwright export."
+        )
+
+
+def _share_cores(path: Path, workers: int) -> Tuning | None:
+    if workers <= 1:
+        return None
+    _check_converted(path, f"workers={workers!r}")
+    cores = read_cpu().usable_cores
+    if workers > cores:
+        raise UsageError(f"workers={workers!r} is more than the {cores} cores that may be used. Ask for fewer.")
+    return Tuning(hint="throughput", threads=cores // workers)
+
+
+def _enlarge(detections: Detections, size_hw: tuple[int, int] | None) -> Detections:
+    """Return detections in a smaller decoding as detections in the picture of this size."""
+    if size_hw is None:
+        return detections
+    y, x = (full / small for full, small in zip(size_hw, detections.size_hw, strict=True))
+    boxes = detections.boxes_xyxy * np.array([x, y, x, y], np.float32)
+    return replace(detections, boxes_xyxy=boxes, size_hw=size_hw)
+
+
+def predict(model: str | Path, source: Source, **thresholds: Any) -> Detections:
+    """Return what a model finds in one image; for more than one image, keep a `Predictor`.
+
+    For example `predict("yolox_nano.onnx", "street.jpg", conf=0.3)`.
+    """
+    with Predictor.load(model, thresholds=Thresholds(**thresholds)) as predictor:
+        return predictor(source)

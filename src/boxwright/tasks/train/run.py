@@ -1,0 +1,293 @@
+"""Training a detector: `train(config)` plans the run, starts its processes and returns what they left behind."""
+
+import fcntl
+import json
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+import yaml
+
+from boxwright.accel.checkpoint import load_checkpoint
+from boxwright.accel.nano import TorchNano
+from boxwright.accel.places import is_url, locate
+from boxwright.accel.strategy import make_launcher
+from boxwright.core import catalogue
+from boxwright.core.config import to_yaml
+from boxwright.core.errors import BoxwrightError, CheckpointError, UsageError
+from boxwright.core.log import get_logger
+from boxwright.launchers.group import Patience
+from boxwright.tasks.train.archive import pack
+from boxwright.tasks.train.config import TrainConfig
+from boxwright.tasks.train.curves import draw_curves, write_report
+from boxwright.tasks.train.disk import writing_to
+from boxwright.tasks.train.fetch import SHIPPED
+from boxwright.tasks.train.logbook import Callback
+from boxwright.tasks.train.loggers import check_loggers
+from boxwright.tasks.train.loop import run_worker
+from boxwright.tasks.train.progress import Progress, StepReport, receive
+from boxwright.tasks.train.result import RESULT, TrainResult
+from boxwright.tasks.train.store import LAST, Store
+
+__all__ = ["StepReport", "TrainConfig", "TrainResult", "train"]
+
+_log = get_logger(__name__)
+# A step of a large model may take this long, and only after it is there something to save. A second signal kills.
+_PATIENCE = Patience(after_interrupt_s=120.0)
+# What may be another one without a word when a run goes on: it changes no number.
+_FREE = {
+    "resume", "output_dir", "data", "ckpt", "workers", "worker_kind", "strategy", "address", "master", "max_restarts",
+    "min_processes", "cores_per_process", "spread", "ship", "store",
+}  # fmt: skip
+# What weights and optimizer in a checkpoint depend on.
+_FIXED = {"model", "freeze", "momentum", "weight_decay", "size_hw", "ema", "train_split", "val_split", "val", "seed"}
+
+
+def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: Progress | None = None) -> TrainResult:
+    """Train and return the result; the run's files are in `config.output_dir`.
+
+    Written there: `args.yaml` (the resolved config), `plan.txt`, `metrics.jsonl`, `results.csv`, `data_report.json`,
+    `data.lock`, `weights/last.pt` (for `resume`), `weights/{last,best}.safetensors`, `result.json`, curves and
+    `report.html`. SIGTERM and Ctrl-C end a run after its step: all processes stop there, the checkpoint is written, and
+    the result says so in `stopped`.
+
+    Args:
+        config: the run.
+        callbacks: things of your own that hear of its progress.
+        progress: called after each step with how far the run is; from a thread where the steps are in other processes.
+
+    Raises:
+        UsageError: a setting is wrong, or another program is writing to the folder.
+        DataError: the set can't be used.
+        CheckpointError: weights don't fit, nothing can be resumed, or the disk is full.
+        WorkerError: a process failed.
+    """
+    catalogue.find("model", config.model)
+    check_loggers(config.loggers)
+    config = _settle(config)
+    folder = config.output_dir
+    last = folder / LAST
+    store = None if config.store is None else Store(config.store, folder)
+    if not config.resume and last.exists():
+        raise UsageError(f"{str(folder)!r} holds a run already. Go on with --resume, or choose another folder.")
+    if not config.resume and store is not None and store.has_run():
+        raise UsageError(f"store={config.store!r} holds a run already. Go on with --resume, or choose another one.")
+    nano = TorchNano(
+        num_processes=config.num_processes or None,
+        use_ipex=config.use_ipex,
+        strategy=make_launcher(
+            config.strategy,
+            max_restarts=config.max_restarts,
+            patience=_PATIENCE,
+            address=config.address,
+            master=config.master,
+            min_workers=config.min_processes,
+            cores_per_worker=config.cores_per_process,
+            spread=config.spread,
+            files=(folder / SHIPPED, *([] if config.ckpt is None else [config.ckpt])) if config.ship else None,
+        ),
+        precision=config.precision,
+        device=config.device,
+        device_options=config.device_options,
+        channels_last=True,
+        seed=config.seed,
+        broadcast_buffers=False,
+        batch=config.batch,
+    )
+    if nano.is_external:
+        raise UsageError(
+            "boxwright train starts its processes itself. Start it without torchrun or srun, with --num_processes."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    with writing_to(folder), _only_one(folder):
+        if config.resume:
+            if store is not None and (config.is_elsewhere or not last.exists()):
+                _take_from(store, config)
+            _refuse_other_run(last, config)
+        plan = nano.plan.lines()
+        with _described(folder, {"args.yaml": to_yaml(config), "plan.txt": "\n".join(plan) + "\n"}, store):
+            for line in plan:
+                _log.info("%s", line)
+            with _packed(config):
+                result = _launch(nano, config, callbacks, progress, store)
+        draw_curves(folder)
+        write_report(folder, result.to_dict(), plan)
+        if store is not None:
+            store.push(("curves.png", "report.html"))
+    return result
+
+
+def _settle(config: TrainConfig) -> TrainConfig:
+    """Return the config with places as any process understands them.
+
+    Raises:
+        UsageError: there is no folder to ship, or the store is the run's own folder.
+    """
+    data, store = config.data, config.store
+    if not is_url(str(data)):
+        data = Path(data).resolve()
+        if config.ship and not data.is_dir():
+            raise UsageError(f"ship=true sends a folder, and data={str(data)!r} is none. Name the folder of the set.")
+    lists = {name: file.resolve() for name in ("bf16_ops", "fp32_ops") if (file := getattr(config, name)) is not None}
+    config = replace(config, output_dir=config.output_dir.resolve(), data=data, **lists)
+    if config.ship and config.ckpt is not None:
+        config = replace(config, ckpt=config.ckpt.resolve())
+    if store is None:
+        return config
+    store = locate(store if is_url(store) else Path(store).expanduser().resolve())
+    if store in (str(config.output_dir), f"file://{config.output_dir}"):
+        raise UsageError(f"store={store!r} is output_dir itself. Name a place that outlives this machine.")
+    return replace(config, store=store)
+
+
+def _take_from(store: Store, config: TrainConfig) -> None:
+    """Have the run's files here.
+
+    Raises:
+        CheckpointError: the store holds no run.
+    """
+    if not store.has_run():
+        raise CheckpointError(f"store={config.store!r} holds no run to go on with. Check it, or leave out --resume.")
+    store.pull()
+
+
+@contextmanager
+def _described(folder: Path, texts: dict[str, str], store: Store | None) -> Iterator[None]:
+    """Have files in the folder that describe the run; those before stay where it fails without having saved anything.
+
+    Else a refused `resume` would leave settings behind with which the run can't go on.
+    """
+    before = {name: (folder / name).read_bytes() for name in texts if (folder / name).exists()}
+    saved = _stamp(folder / LAST)
+
+    def write(contents: dict[str, bytes]) -> None:
+        for name, content in contents.items():
+            (folder / name).write_bytes(content)
+        if store is not None and contents:
+            store.push(tuple(contents))
+
+    write({name: text.encode() for name, text in texts.items()})
+    try:
+        yield
+    except BaseException:
+        if saved is not None and _stamp(folder / LAST) == saved:
+            write(before)
+        raise
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Return what changes whenever a file is written anew; None where there is none."""
+    if not path.exists():
+        return None
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns
+
+
+@contextmanager
+def _packed(config: TrainConfig) -> Iterator[None]:
+    """Have the data in one file as long as the launcher needs it."""
+    if not config.ship:
+        yield
+        return
+    archive = config.output_dir / SHIPPED
+    try:
+        pack(Path(config.data), archive, leave_out=[config.output_dir])
+        yield
+    finally:
+        archive.unlink(missing_ok=True)
+
+
+def _launch(
+    nano: TorchNano,
+    config: TrainConfig,
+    callbacks: Sequence[Callback],
+    progress: Progress | None,
+    store: Store | None,
+) -> TrainResult:
+    """Run the workers; after a signal, return what they could still finish."""
+    if nano.plan.strategy == "none":
+        return nano.launch(run_worker, config, tuple(callbacks), progress)
+    level = get_logger().getEffectiveLevel()
+    written = config.output_dir / RESULT
+    written.unlink(missing_ok=True)
+    far = store if config.is_elsewhere else None
+    with _sigterm_raises(), nullcontext() if progress is None else receive(progress) as sender:
+        try:
+            with _brought_back(far):
+                return nano.launch(run_worker, config, tuple(callbacks), sender, level)
+        except (KeyboardInterrupt, SystemExit) as asked:
+            # The launcher hands the signal on when all workers are gone. If they went in good order, this is here.
+            if not written.exists():
+                raise
+            result = TrainResult.from_dict(json.loads(written.read_text(encoding="utf-8")))
+            # Workers are always asked with SIGTERM; what this process was asked with is what the user knows.
+            number = signal.SIGINT if isinstance(asked, KeyboardInterrupt) else signal.SIGTERM
+            return replace(result, stopped=f"signal {number.value}")
+
+
+@contextmanager
+def _brought_back(store: Store | None) -> Iterator[None]:
+    """Have the files here that the workers have left in the store, also where they failed."""
+    try:
+        yield
+    except BaseException:
+        if store is not None:
+            try:
+                store.pull()
+            except BoxwrightError as error:  # what ended the run is the error to be seen
+                _log.warning("%s", error)
+        raise
+    if store is not None:
+        store.pull()
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Turn SIGTERM into an exception where it would end this process, so that the result can still be told."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _refuse_other_run(last: Path, config: TrainConfig) -> None:
+    """Compare with the settings of the run that is to go on, before anything in its folder is written.
+
+    Raises:
+        CheckpointError: there is nothing to go on from, or a setting that a run can't change is another one.
+    """
+    before, now = yaml.safe_load(load_checkpoint(last)["config"]), yaml.safe_load(to_yaml(config))
+    changed = {key for key in now if before.get(key) != now[key]} - _FREE
+    fixed = sorted(changed & _FIXED)
+    if fixed:
+        told = ", ".join(f"{key} was {before.get(key)!r} and is {now[key]!r}" for key in fixed)
+        raise CheckpointError(
+            f"This is another run than the one in {str(last.parent.parent)!r}: {told}. Use its settings."
+        )
+    if changed:
+        told = ", ".join(f"{key} ({before.get(key)!r}, now {now[key]!r})" for key in sorted(changed))
+        _log.warning("Changed since the run began: %s. It goes on, but not bit by bit.", told)
+
+
+@contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock: two runs in one folder would tear each other's files."""
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UsageError(f"Another run is writing to {str(folder)!r}. Choose another folder.") from error
+        yield

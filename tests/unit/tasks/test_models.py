@@ -1,0 +1,230 @@
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from support.scenes import NAMES, scene
+from support.toy import save_graph, save_toy_onnx, toy_spec
+
+from boxwright.core.coco_classes import COCO_CATEGORY_IDS, COCO_NAMES
+from boxwright.core.errors import CheckpointError, UsageError
+from boxwright.runtimes.base import Tuning
+from boxwright.tasks.models import ModelOptions, default_names, find_model, guess_form, open_model, parse_names
+from boxwright.vision.letterbox import to_input
+
+FORMS = ("raw", "scores", "decoded")
+
+
+def _identity(path: Path, *, channels: int = 3, inputs: int = 1, dtype: int = TensorProto.FLOAT) -> Path:
+    names = [f"input_{i}" for i in range(inputs)]
+    given = [helper.make_tensor_value_info(name, dtype, ["batch", channels, 64, 64]) for name in names]
+    gives = [helper.make_tensor_value_info("output", dtype, None)]
+    save_graph(path, helper.make_graph([helper.make_node("Sum", names, ["output"])], "other", given, gives))
+    return path
+
+
+def test_a_path_that_exists_is_the_model(tmp_path: Path) -> None:
+    path = tmp_path / "mine.onnx"
+    path.touch()
+    assert find_model(path) == find_model(str(path)) == path
+
+
+@pytest.mark.parametrize("place", [".", "weights", "weights/yolox_nano", "yolox_nano"])
+def test_a_bare_name_is_looked_for_in_the_usual_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Path(place) / "yolox_nano.pth"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch()
+    assert find_model("yolox_nano") == file
+    assert find_model("YOLOX-Nano") == file
+
+
+def test_a_name_without_weights_says_where_they_may_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(CheckpointError, match=r"No weights for 'yolox_s'.*yolox_s\.pth.*'weights'.*Nothing is downl"):
+        find_model("yolox_s")
+
+
+def test_a_missing_file_and_a_misspelt_name_are_told_apart() -> None:
+    with pytest.raises(CheckpointError, match=r"no model file at 'nowhere/mine\.onnx'"):
+        find_model("nowhere/mine.onnx")
+    with pytest.raises(CheckpointError, match="Did you mean 'yolox_nano'"):
+        find_model("yolox_nan0")
+
+
+def test_a_name_too_long_for_a_file_is_still_only_an_unknown_model() -> None:
+    with pytest.raises(CheckpointError, match="neither a file"):
+        find_model("x" * 400)
+
+
+def test_a_file_of_another_kind_and_an_empty_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "model.zip").touch()
+    with pytest.raises(CheckpointError, match="no known kind of model file"):
+        open_model(tmp_path / "model.zip")
+    with pytest.raises(CheckpointError, match=r"holds no artifact\.json"):
+        open_model(tmp_path)
+
+
+def test_a_file_that_only_calls_itself_onnx_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "text.onnx"
+    path.write_text("hello")
+    with pytest.raises(CheckpointError, match="can't be loaded by ONNX Runtime"):
+        open_model(path)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ({"inputs": 2}, "not a detector of this family"),
+        ({"channels": 4}, "not a detector of this family"),
+        ({"dtype": TensorProto.FLOAT16}, "no YOLOX detector"),
+        ({}, "no YOLOX detector"),
+    ],
+)
+def test_an_onnx_file_of_another_network_is_refused(tmp_path: Path, made: dict[str, int], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        open_model(_identity(tmp_path / "other.onnx", **made))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_form_of_an_undescribed_file_is_guessed_from_its_output(tmp_path: Path, form: str) -> None:
+    session = open_model(save_toy_onnx(tmp_path / "toy.onnx", form=form))  # type: ignore[arg-type]
+    assert session.spec.output == form
+    assert session.spec.names == ("class_0", "class_1", "class_2")
+    assert session.spec.size_hw == (64, 64)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_form_is_guessed_right_for_outputs_of_a_real_sort(form: str) -> None:
+    rng = np.random.default_rng(0)
+    spec = toy_spec(size_hw=(416, 416))
+    cells = np.concatenate([np.argwhere(np.ones((416 // s, 416 // s)))[:, ::-1] for s in spec.strides])
+    step = np.concatenate([np.full((416 // s) ** 2, s) for s in spec.strides])[:, None]
+    output = rng.normal(0, 1, (len(step), 85)).astype(np.float32)
+    output[:, 4:] -= 8
+    if form != "raw":
+        output[:, 4:] = 1 / (1 + np.exp(-output[:, 4:]))
+    if form == "decoded":
+        output[:, :2] = (output[:, :2] + cells) * step
+        output[:, 2:4] = np.exp(output[:, 2:4]) * step
+    assert guess_form(output, (416, 416)) == form
+
+
+def test_the_user_may_overrule_the_guess(tmp_path: Path) -> None:
+    path = save_toy_onnx(tmp_path / "toy.onnx", form="scores")
+    assert open_model(path, ModelOptions(output="decoded")).spec.output == "decoded"
+
+
+def test_a_described_file_is_taken_at_its_word(tmp_path: Path) -> None:
+    spec = toy_spec(model="yolox_nano", preprocessing="legacy", category_ids=(10, 20, 30), activation="relu")
+    assert open_model(save_toy_onnx(tmp_path / "toy.ONNX", spec=spec)).spec == spec
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"names": []}', '{"names": ["a"], "size_hw": [63, 64]}'])
+def test_a_broken_description_inside_a_file_is_refused(tmp_path: Path, text: str) -> None:
+    path = save_toy_onnx(tmp_path / "toy.onnx", spec=toy_spec())
+    model = onnx.load(path)
+    model.metadata_props[0].value = text
+    onnx.save(model, path)
+    with pytest.raises(CheckpointError, match=r"description inside '.*toy\.onnx' can't be read"):
+        open_model(path)
+
+
+def test_images_of_another_size_are_refused(tmp_path: Path) -> None:
+    session = open_model(save_toy_onnx(tmp_path / "toy.onnx"))
+    with pytest.raises(UsageError, match=r"takes the shape .*, not \(1, 3, 32, 32\)"):
+        session(np.zeros((1, 3, 32, 32), np.float32))
+
+
+def test_threads_are_for_converted_models(tmp_path: Path) -> None:
+    (tmp_path / "weights.pth").touch()
+    with pytest.raises(UsageError, match=r"threads=2.* does not apply to weights\.pth"):
+        open_model(tmp_path / "weights.pth", tuning=Tuning(threads=2))
+    path = save_toy_onnx(tmp_path / "toy.onnx", spec=toy_spec())
+    assert open_model(path, tuning=Tuning(threads=1)).spec == toy_spec()
+
+
+def test_new_names_replace_the_files_and_drop_its_category_ids(tmp_path: Path) -> None:
+    path = save_toy_onnx(tmp_path / "toy.onnx", spec=toy_spec(category_ids=(10, 20, 30)))
+    renamed = open_model(path, ModelOptions(names=("a", "b", "c"))).spec
+    assert (renamed.names, renamed.category_ids) == (("a", "b", "c"), ())
+    assert open_model(path, ModelOptions(names=NAMES)).spec.category_ids == (10, 20, 30)
+
+
+@pytest.mark.parametrize("described", [True, False])
+def test_a_wrong_number_of_names_is_refused(tmp_path: Path, described: bool) -> None:
+    path = save_toy_onnx(tmp_path / "toy.onnx", spec=toy_spec() if described else None)
+    with pytest.raises(UsageError, match="2 class names were given, but the model has 3 classes"):
+        open_model(path, ModelOptions(names=("a", "b")))
+
+
+def test_a_fixed_input_size_cannot_be_changed(tmp_path: Path) -> None:
+    path = save_toy_onnx(tmp_path / "toy.onnx")
+    with pytest.raises(UsageError, match=r"fixed to \(64, 64\); \(96, 64\) can't be used"):
+        open_model(path, ModelOptions(size_hw=(96, 64)))
+    assert open_model(path, ModelOptions(size_hw=(64, 64))).spec.size_hw == (64, 64)
+
+
+def test_a_file_of_free_size_asks_for_one(tmp_path: Path) -> None:
+    path = save_toy_onnx(tmp_path / "toy.onnx", size_hw=(32, 96), free_size=True)
+    with pytest.raises(UsageError, match="Give it with --size"):
+        open_model(path)
+    assert open_model(path, ModelOptions(size_hw=(32, 96))).spec.size_hw == (32, 96)
+
+
+def test_an_option_that_cannot_apply_is_refused(tmp_path: Path) -> None:
+    described = save_toy_onnx(tmp_path / "toy.onnx", spec=toy_spec())
+    with pytest.raises(UsageError, match=r"--act 'relu' does not apply to toy\.onnx"):
+        open_model(described, ModelOptions(activation="relu"))
+    with pytest.raises(UsageError, match=r"--output-form 'scores' does not apply to toy\.onnx"):
+        open_model(described, ModelOptions(output="scores"))
+    weights = tmp_path / "weights.pth"
+    weights.touch()
+    with pytest.raises(UsageError, match=r"--output-form 'decoded' does not apply to weights\.pth"):
+        open_model(weights, ModelOptions(output="decoded"))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_a_fixed_batch_takes_any_number_of_images(tmp_path: Path, count: int) -> None:
+    fixed = open_model(save_toy_onnx(tmp_path / "two.onnx", batch=2))
+    free = open_model(save_toy_onnx(tmp_path / "any.onnx"))
+    images = to_input(np.stack([scene(("red", i, i)) for i in range(count)]), "bgr255")
+    assert fixed(images).shape == (count, 84, 8)
+    np.testing.assert_allclose(fixed(images), free(images), atol=1e-4)
+
+
+def test_eighty_classes_without_names_are_cocos() -> None:
+    assert default_names(80, Path("x.pth")) == (COCO_NAMES, COCO_CATEGORY_IDS)
+    assert default_names(2, Path("x.pth")) == (("class_0", "class_1"), ())
+
+
+def test_names_come_as_a_list_or_as_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "names.txt"
+    file.write_text("\ufeffred\n\ntraffic light \n", encoding="utf-8")
+    assert parse_names("red, traffic light,") == ("red", "traffic light")
+    assert parse_names(str(file)) == ("red", "traffic light")
+
+
+def test_a_long_list_of_names_is_not_taken_for_a_file() -> None:
+    names = tuple(f"a class with a long name {i}" for i in range(80))
+    assert parse_names(",".join(names)) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("a,b,a", "'a' twice"), (" , ", "no name"), ("", "no name"), ("missing.txt", "no such file")],
+)
+def test_names_that_make_no_sense_are_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_names(text)
+
+
+def test_a_names_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "names.bin"
+    file.write_bytes(b"\xff\xfe\x00\xd8")
+    with pytest.raises(UsageError, match="can't be read as a text file"):
+        parse_names(str(file))

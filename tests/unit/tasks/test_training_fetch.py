@@ -1,0 +1,187 @@
+"""Data that come from elsewhere: fetched once, whole, and nothing outside their folder."""
+
+import io
+import os
+import tarfile
+import threading
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from boxwright.core.errors import DataError, MissingDependencyError
+from boxwright.tasks.train import fetch as fetching
+from boxwright.tasks.train.archive import pack, unpack
+from boxwright.tasks.train.fetch import fetch, unpack_once
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "data"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Something like a data set."""
+    place = tmp_path / "set"
+    for name in ("images/train/a.jpg", "images/train/b.jpg", "labels/train/a.txt"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(name)
+    return place
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+ALL = ["images/train/a.jpg", "images/train/b.jpg", "labels/train/a.txt"]
+
+
+def test_a_folder_is_fetched_once_and_again_when_it_has_changed(folder: Path, cache: Path):
+    url = f"file://{folder}"
+    first = fetch(url)
+    assert names(first) == ALL
+    assert first.is_relative_to(cache)
+    stamp = (first / ALL[0]).stat().st_mtime_ns
+    assert fetch(url) == first
+    assert (first / ALL[0]).stat().st_mtime_ns == stamp
+
+    (folder / "images" / "train" / "c.jpg").write_text("new")
+    second = fetch(url)
+    assert second != first
+    assert names(second) == sorted([*ALL, "images/train/c.jpg"])
+
+
+def test_a_folder_in_a_store_of_objects(folder: Path):
+    memory = fsspec.filesystem("memory")
+    memory.put(str(folder), "/bucket/set", recursive=True)
+    assert names(fetch("memory://bucket/set")) == ALL
+    assert (fetch("memory://bucket/set") / ALL[2]).read_text() == ALL[2]
+
+
+@pytest.mark.parametrize("name", ["set.tar", "set.tar.gz", "set.tgz", "set.zip"])
+@pytest.mark.parametrize("inner", ["", "my_set/"])
+def test_archives_are_unpacked_also_where_one_folder_holds_all(folder: Path, tmp_path: Path, name: str, inner: str):
+    archive = tmp_path / name
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(archive, "w") as zipped:
+            for one in ALL:
+                zipped.write(folder / one, inner + one)
+    else:
+        with tarfile.open(archive, "w:gz" if name.endswith("gz") else "w") as tar:
+            for one in ALL:
+                tar.add(folder / one, inner + one)
+    assert names(fetch(f"file://{archive}")) == ALL
+
+
+def test_several_processes_fetch_once(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    fetched: list[str] = []
+    bring = fetching._bring
+
+    def count(*args: Any) -> None:
+        fetched.append(args[-1])
+        bring(*args)
+
+    monkeypatch.setattr(fetching, "_bring", count)
+    found: list[Path] = []
+    threads = [threading.Thread(target=lambda: found.append(fetch(f"file://{folder}"))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(fetched) == 1
+    assert len(found) == 4
+    assert len(set(found)) == 1
+
+
+def test_what_a_killed_process_left_half_done_is_not_used(folder: Path, cache: Path):
+    done = fetch(f"file://{folder}")
+    half = cache / f"{done.name}.xyz.part"
+    done.rename(half)
+    assert names(fetch(f"file://{folder}")) == ALL
+    assert not half.exists()
+
+
+def test_what_can_not_be_fetched_is_told(folder: Path, tmp_path: Path, cache: Path):
+    with pytest.raises(DataError, match=r"There is nothing at 'file:///nowhere/set'. Check the address"):
+        fetch("file:///nowhere/set")
+    with pytest.raises(DataError, match="neither a folder nor one of"):
+        fetch(f"file://{folder}/{ALL[0]}")
+    with pytest.raises(DataError, match=r"can't be opened: .*Check how it begins"):
+        fetch("nonsense://bucket/set")
+    (tmp_path / "broken.tar").write_bytes(b"this is no archive" * 100)
+    with pytest.raises(DataError, match=r"broken.tar' can't be unpacked"):
+        fetch(f"file://{tmp_path}/broken.tar")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="is empty"):
+        fetch(f"file://{tmp_path}/empty")
+    assert [path for path in cache.iterdir() if path.is_dir()] == []
+
+
+@pytest.mark.skipif(find_spec("s3fs") is not None, reason="s3fs is installed")
+def test_a_missing_back_end_is_named():
+    with pytest.raises(MissingDependencyError, match=r"s3://bucket/set.*pip install s3fs"):
+        fetch("s3://bucket/set")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("../evil", tarfile.REGTYPE), ("/tmp/evil", tarfile.REGTYPE), ("link", tarfile.SYMTYPE), ("dev", tarfile.CHRTYPE),
+     ("hard", tarfile.LNKTYPE), ("a/../../evil", tarfile.REGTYPE)],
+)  # fmt: skip
+def test_hostile_members_of_a_tar_file_are_refused(tmp_path: Path, name: str, kind: bytes):
+    archive = tmp_path / "bad.tar"
+    with tarfile.open(archive, "w") as tar:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, "/etc/passwd"
+        tar.addfile(member, io.BytesIO())
+    with pytest.raises(DataError, match=r"outside its folder|a link or a device"):
+        unpack(archive, tmp_path / "a" / "b")
+    assert names(tmp_path) == ["bad.tar"]
+
+
+def test_hostile_members_of_a_zip_file_are_refused(tmp_path: Path):
+    with zipfile.ZipFile(tmp_path / "bad.zip", "w") as zipped:
+        zipped.writestr("../evil", "x")
+    with pytest.raises(DataError, match="outside its folder"):
+        unpack(tmp_path / "bad.zip", tmp_path / "a" / "b")
+    assert names(tmp_path) == ["bad.zip"]
+
+
+def test_packing_follows_links_and_leaves_out_what_is_not_data(folder: Path, tmp_path: Path):
+    elsewhere = tmp_path / "elsewhere.jpg"
+    elsewhere.write_text("linked")
+    (folder / "images" / "train" / "c.jpg").symlink_to(elsewhere)
+    (folder / "loop").symlink_to(folder)
+    (folder / ".boxwright").mkdir()
+    (folder / ".boxwright" / "cache").write_text("decoded")
+    (folder / "runs").mkdir()
+    (folder / "runs" / "x").write_text("a run")
+    os.utime(folder / ALL[0], (1e9, 1e9))
+
+    size = pack(folder, tmp_path / "a.tar", leave_out=[folder / "runs"])
+    unpack(tmp_path / "a.tar", tmp_path / "out")
+
+    assert size == (tmp_path / "a.tar").stat().st_size
+    assert names(tmp_path / "out") == sorted([*ALL, "images/train/c.jpg"])
+    assert (tmp_path / "out" / "images" / "train" / "c.jpg").read_text() == "linked"
+    assert (tmp_path / "out" / ALL[0]).stat().st_mtime == 1e9
+
+
+def test_an_empty_folder_is_not_packed(tmp_path: Path):
+    (tmp_path / "none").mkdir()
+    with pytest.raises(DataError, match="no files to ship"):
+        pack(tmp_path / "none", tmp_path / "a.tar")
+
+
+def test_an_archive_is_unpacked_once(folder: Path, tmp_path: Path):
+    archive = tmp_path / "a.tar"
+    pack(folder, archive)
+    first = unpack_once(archive)
+    assert unpack_once(archive) == first
+    assert names(first) == ALL
+    assert archive.stat().st_size == 0
