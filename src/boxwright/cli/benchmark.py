@@ -23,10 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Time the models and print a line each; 4 or 5 if one of them can't be loaded or does not run."""
-    from boxwright.core import catalogue
+    from boxwright.core.packages import require
 
     check_hint_arguments(args)
-    benchmark = catalogue.load("recipe", "benchmark")
+    require("cloudpickle", extra="train", by="boxwright benchmark")
+    from boxwright.tasks.benchmark import benchmark
+
     result = benchmark(
         args.models,
         batch=args.batch,

@@ -16,12 +16,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo and print where its files are."""
-    from boxwright.core import catalogue
+    from boxwright.core.packages import require
     from boxwright.tasks.program import keep_freed_memory
     from boxwright.tasks.run_folders import new_run_folder
 
     keep_freed_memory()  # before torch comes, as `train` does
-    run_demo = catalogue.load("recipe", "demo")
+    require("torch", "safetensors", extra="train", by="boxwright demo")
+    from boxwright.tasks.demo import run_demo
+
     result = run_demo(args.out or new_run_folder(Path("runs/demo")), steps=args.steps, seed=args.seed)
     print(json.dumps(result.to_dict()) if args.json else "\n".join(result.lines()))
     return 0

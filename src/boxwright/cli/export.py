@@ -37,18 +37,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the file and print how it compares."""
-    from boxwright.core import catalogue
+    from boxwright.core.packages import require
     from boxwright.core.types import Precision
 
     limits = {"conf": args.conf, "nms": args.iou, "max_boxes": args.max_boxes}
     given = {name: value for name, value in limits.items() if value is not None}
     if given and not args.nms:
         raise UsageError("--conf, --iou and --max-boxes are for the suppression inside the file. Add --nms.")
-    export = catalogue.load("recipe", "export")
-    config = catalogue.load("recipe", "export_config")(
+    require("torch", "safetensors", extra="train", by="boxwright export")
+    from boxwright.tasks.export import ExportConfig, export
+    from boxwright.tasks.export_check import Suppression
+
+    config = ExportConfig(
         format=args.format,
         decode=args.decode,
-        suppression=catalogue.load("recipe", "export_suppression")(**given) if args.nms else None,
+        suppression=Suppression(**given) if args.nms else None,
         dynamic=args.dynamic,
         batch=args.batch,
         precision=Precision.parse(args.precision),

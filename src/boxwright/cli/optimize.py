@@ -56,16 +56,17 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search, print the table; 6 if no candidate stays inside the budget."""
-    from boxwright.core import catalogue
+    from boxwright.core.packages import require
 
     given = {name: getattr(args, name) for name in ("max_drop", "confidence") if getattr(args, name) is not None}
     if given and args.data is None:
         name, value = next(iter(given.items()))
         raise UsageError(f"--{name.replace('_', '-')} {value:g} needs a labelled set to score. Give --data PATH.")
-    optimize = catalogue.load("recipe", "optimize")
-    config_class = catalogue.load("recipe", "optimize_config")
+    require("torch", "safetensors", "cloudpickle", "hotcoco", extra="train", by="boxwright optimize")
+    from boxwright.tasks.optimize import OptimizeConfig, optimize
+
     result = optimize(
-        config_class(
+        OptimizeConfig(
             model=args.model,
             network=args.network,
             options=model_options(args),

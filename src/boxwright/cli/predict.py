@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_batch(args: argparse.Namespace, thresholds: "Thresholds") -> int:
     """Predict a whole set into parquet files; images that can't be read are rows with an error, and no failure."""
-    from boxwright.core import catalogue
+    from boxwright.core.packages import require
 
     if len(args.sources) != 1:
         raise UsageError(f"--engine {args.engine} takes one folder, parquet file or URL, not {len(args.sources)}.")
@@ -111,7 +111,11 @@ def _run_batch(args: argparse.Namespace, thresholds: "Thresholds") -> int:
         for name in ("workers", "threads", "address", "master", "column", "part_rows")
         if (value := getattr(args, name)) is not None
     }
-    config = catalogue.load("recipe", "batch_config")(
+    require("pyarrow", extra="batch", by=f"--engine {args.engine}")
+    from boxwright.tasks.batch.config import BatchConfig
+    from boxwright.tasks.batch.job import predict_in_batches
+
+    config = BatchConfig(
         model=args.model,
         data=args.sources[0],
         out=args.out,
@@ -121,7 +125,7 @@ def _run_batch(args: argparse.Namespace, thresholds: "Thresholds") -> int:
         options=model_options(args),
         **given,
     )
-    result = catalogue.load("recipe", "batch")(config)
+    result = predict_in_batches(config)
     if args.json:
         print(json.dumps(result.to_dict()))
     else:

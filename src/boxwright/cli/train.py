@@ -101,16 +101,17 @@ def run(args: argparse.Namespace) -> int:
     from boxwright.core import catalogue
     from boxwright.core.config import load_config, parse_overrides, read_settings
     from boxwright.core.errors import UsageError
+    from boxwright.core.packages import require
     from boxwright.devices.options import set_variables
     from boxwright.tasks.models import normalise_name
     from boxwright.tasks.program import keep_freed_memory
     from boxwright.tasks.run_folders import new_run_folder
 
-    take_settings = goes_on = False
+    settings_in_store = goes_on = False
     if args.resume and args.out is not None and args.config is None:
         own = args.out / "args.yaml"
-        take_settings = args.store is not None and not own.is_file()
-        goes_on = take_settings or own.is_file()
+        settings_in_store = args.store is not None and not own.is_file()
+        goes_on = settings_in_store or own.is_file()
         if goes_on:
             args.config = own  # a run goes on with its own settings; what is given besides is on top
     if args.data is None and args.config is None:
@@ -123,9 +124,12 @@ def run(args: argparse.Namespace) -> int:
     if name is not None:
         catalogue.find("model", name)
     keep_freed_memory()  # before torch comes
-    config_class = catalogue.load("recipe", "train_config")
-    if take_settings:
-        catalogue.load("recipe", "take_settings")(args.store, args.out)
+    require("torch", "safetensors", extra="train", by="boxwright train")
+    from boxwright.tasks.train.config import TrainConfig
+    from boxwright.tasks.train.store import take_settings
+
+    if settings_in_store:
+        take_settings(args.store, args.out)
     _settle_device(args, words, read_settings(args.config))
     if args.batch not in (None, "auto") and not (args.batch.isdecimal() and int(args.batch) > 0):
         raise UsageError(f"--batch {args.batch!r} must be a whole number of at least 1, or auto.")
@@ -162,9 +166,10 @@ def run(args: argparse.Namespace) -> int:
         if args.resume:
             raise UsageError("--resume needs the run's folder: add --out DIR.")
         flags.append(f"output_dir={new_run_folder(Path('runs/train'))}")
-    config = load_config(config_class, args.config, [*flags, *args.settings])
+    config = load_config(TrainConfig, args.config, [*flags, *args.settings])
     set_variables(config.device, config.device_options)  # this too, wherever the settings came from
-    train = catalogue.load("recipe", "train")
+    from boxwright.tasks.train.run import train
+
     with training_display(hidden=args.quiet) as show:
         result = train(config, progress=show)
     if args.json:

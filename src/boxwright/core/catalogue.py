@@ -1,6 +1,6 @@
-"""The one registry: what exists by name, where it lives, which packages it needs and which extra brings them.
+"""The plug-ins that users choose by name: where each lives, which packages it needs, which extra installs them.
 
-Nothing is imported until it is chosen. `load("runtime", "onnxruntime")` checks the packages first.
+Nothing is imported until it is chosen: `load("runtime", "onnxruntime")` checks the packages, then imports the module.
 """
 
 from dataclasses import dataclass
@@ -11,162 +11,77 @@ from boxwright.core.errors import UsageError, suggest
 from boxwright.core.packages import missing_packages, require
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
-    """One name of the catalogue: `target` is "module:attribute"."""
+    """One name of the catalogue.
+
+    Attributes:
+        target: "module:attribute".
+        packages: what it imports besides Boxwright.
+        extra: the extra of Boxwright that installs them.
+    """
 
     target: str
     packages: tuple[str, ...] = ()
     extra: str = ""
 
     def missing(self) -> tuple[str, ...]:
-        """Return the packages that this entry needs and this Python does not have."""
+        """Return the packages that are not installed."""
         return missing_packages(self.packages)
-
-
-def _yolox(function: str) -> Entry:
-    return Entry(target=f"boxwright.detector.yolox:{function}", packages=("torch",), extra="train")
-
-
-def _optimize(name: str) -> Entry:
-    packages = ("torch", "safetensors", "cloudpickle", "hotcoco")
-    return Entry(target=f"boxwright.tasks.optimize:{name}", packages=packages, extra="train")
 
 
 CATALOGUE: dict[str, dict[str, Entry]] = {
     "runtime": {
-        "eager": Entry(
-            target="boxwright.runtimes.eager:EagerRuntime", packages=("torch", "safetensors"), extra="train"
-        ),
-        "jit": Entry(target="boxwright.runtimes.torchscript:JitRuntime", packages=("torch",), extra="train"),
-        "compile": Entry(target="boxwright.runtimes.compiled:CompiledRuntime", packages=("torch",), extra="train"),
-        "int8": Entry(target="boxwright.runtimes.int8_torch:Int8Runtime", packages=("torch",), extra="train"),
-        "ipex": Entry(
-            target="boxwright.runtimes.ipex_:IpexRuntime",
-            packages=("torch", "intel_extension_for_pytorch"),
-            extra="ipex",
-        ),
-        "onnxruntime": Entry(
-            target="boxwright.runtimes.onnxruntime_:OnnxRuntime", packages=("onnxruntime",), extra="onnx"
-        ),
-        "openvino": Entry(
-            target="boxwright.runtimes.openvino_:OpenvinoRuntime", packages=("openvino",), extra="openvino"
-        ),
+        "eager": Entry("boxwright.runtimes.eager:EagerRuntime", ("torch", "safetensors"), "train"),
+        "jit": Entry("boxwright.runtimes.torchscript:JitRuntime", ("torch",), "train"),
+        "compile": Entry("boxwright.runtimes.compiled:CompiledRuntime", ("torch",), "train"),
+        "int8": Entry("boxwright.runtimes.int8_torch:Int8Runtime", ("torch",), "train"),
+        "ipex": Entry("boxwright.runtimes.ipex_:IpexRuntime", ("torch", "intel_extension_for_pytorch"), "ipex"),
+        "onnxruntime": Entry("boxwright.runtimes.onnxruntime_:OnnxRuntime", ("onnxruntime",), "onnx"),
+        "openvino": Entry("boxwright.runtimes.openvino_:OpenvinoRuntime", ("openvino",), "openvino"),
     },
     "model": {
-        "yolox_nano": _yolox("yolox_nano"),
-        "yolox_tiny": _yolox("yolox_tiny"),
-        "yolox_s": _yolox("yolox_s"),
-        "yolox_m": _yolox("yolox_m"),
-        "yolox_l": _yolox("yolox_l"),
-        "yolox_x": _yolox("yolox_x"),
-        "yolov3": _yolox("yolov3"),
+        name: Entry(f"boxwright.detector.yolox:{name}", ("torch",), "train")
+        for name in ("yolox_nano", "yolox_tiny", "yolox_s", "yolox_m", "yolox_l", "yolox_x", "yolov3")
     },
     "device": {
-        "cpu": Entry(target="boxwright.devices.cpu:CpuDevice", packages=("torch",), extra="train"),
-        "cuda": Entry(target="boxwright.devices.cuda:CudaDevice", packages=("torch",), extra="train"),
-        "hpu": Entry(target="boxwright.devices.hpu:HpuDevice", packages=("torch",), extra="train"),
+        "cpu": Entry("boxwright.devices.cpu:CpuDevice", ("torch",), "train"),
+        "cuda": Entry("boxwright.devices.cuda:CudaDevice", ("torch",), "train"),
+        "hpu": Entry("boxwright.devices.hpu:HpuDevice", ("torch",), "train"),
     },
     "launcher": {
-        "subprocess": Entry(
-            target="boxwright.launchers.subprocess_:SubprocessLauncher", packages=("cloudpickle",), extra="train"
-        ),
-        "spawn": Entry(target="boxwright.launchers.spawn:SpawnLauncher", packages=("cloudpickle",), extra="train"),
-        "ray": Entry(target="boxwright.launchers.ray_:RayLauncher", packages=("ray", "cloudpickle"), extra="ray"),
-        "spark": Entry(
-            target="boxwright.launchers.spark_:SparkLauncher", packages=("pyspark", "cloudpickle"), extra="spark"
-        ),
+        "subprocess": Entry("boxwright.launchers.subprocess_:SubprocessLauncher", ("cloudpickle",), "train"),
+        "spawn": Entry("boxwright.launchers.spawn:SpawnLauncher", ("cloudpickle",), "train"),
+        "ray": Entry("boxwright.launchers.ray_:RayLauncher", ("ray", "cloudpickle"), "ray"),
+        "spark": Entry("boxwright.launchers.spark_:SparkLauncher", ("pyspark", "cloudpickle"), "spark"),
     },
+    # Clusters, and what runs the workers of a batch prediction on them.
     "engine": {
-        "ray": Entry(target="boxwright.launchers.ray_:open_ray", packages=("ray", "cloudpickle"), extra="ray"),
-        "spark": Entry(
-            target="boxwright.launchers.spark_session:open_spark", packages=("pyspark", "cloudpickle"), extra="spark"
-        ),
+        "ray": Entry("boxwright.launchers.ray_:open_ray", ("ray", "cloudpickle"), "ray"),
+        "spark": Entry("boxwright.launchers.spark_session:open_spark", ("pyspark", "cloudpickle"), "spark"),
     },
-    "recipe": {
-        "train": Entry(target="boxwright.tasks.train.run:train", packages=("torch", "safetensors"), extra="train"),
-        "train_config": Entry(target="boxwright.tasks.train.config:TrainConfig", packages=("torch",), extra="train"),
-        "take_settings": Entry(target="boxwright.tasks.train.store:take_settings", packages=("torch",), extra="train"),
-        "optimize": _optimize("optimize"),
-        "optimize_config": _optimize("OptimizeConfig"),
-        "benchmark": Entry(target="boxwright.tasks.benchmark:benchmark", packages=("cloudpickle",), extra="train"),
-        "export": Entry(target="boxwright.tasks.export:export", packages=("torch", "safetensors"), extra="train"),
-        "export_config": Entry(
-            target="boxwright.tasks.export:ExportConfig", packages=("torch", "safetensors"), extra="train"
-        ),
-        "export_suppression": Entry(
-            target="boxwright.tasks.export_check:Suppression", packages=("torch", "safetensors"), extra="train"
-        ),
-        "batch": Entry(target="boxwright.tasks.batch.job:predict_in_batches", packages=("pyarrow",), extra="batch"),
-        "batch_config": Entry(target="boxwright.tasks.batch.config:BatchConfig", packages=("pyarrow",), extra="batch"),
-        "demo": Entry(target="boxwright.tasks.demo:run_demo", packages=("torch", "safetensors"), extra="train"),
-    },
-    # What runs the workers of a batch prediction.
     "batch": {
-        "local": Entry(target="boxwright.tasks.batch.local:run_parts", packages=("pyarrow",), extra="batch"),
-        "ray": Entry(
-            target="boxwright.tasks.batch.ray_:run_parts", packages=("ray", "pyarrow", "cloudpickle"), extra="ray"
-        ),
-        "spark": Entry(
-            target="boxwright.tasks.batch.spark_:run_parts",
-            packages=("pyspark", "pyarrow", "cloudpickle"),
-            extra="spark",
-        ),
-    },
-    "opener": {
-        # Weights only: something with torch must build the network around them.
-        "checkpoint": Entry(
-            target="boxwright.tasks.checkpoint:open_checkpoint", packages=("torch", "safetensors"), extra="train"
-        ),
-        "onnx": Entry(target="boxwright.tasks.onnx_file:open_onnx", packages=("onnxruntime",), extra="onnx"),
-    },
-    "measure": {
-        "network_cost": Entry(target="boxwright.tasks.checkpoint:measure_cost", packages=("torch",), extra="train"),
-        "onnx_cost": Entry(target="boxwright.tasks.onnx_file:measure_cost", packages=("onnx",), extra="export"),
+        "local": Entry("boxwright.tasks.batch.local:run_parts", ("pyarrow",), "batch"),
+        "ray": Entry("boxwright.tasks.batch.ray_:run_parts", ("ray", "pyarrow", "cloudpickle"), "ray"),
+        "spark": Entry("boxwright.tasks.batch.spark_:run_parts", ("pyspark", "pyarrow", "cloudpickle"), "spark"),
     },
     "exporter": {
-        "openvino": Entry(
-            target="boxwright.runtimes.openvino_convert:convert", packages=("torch", "openvino"), extra="quantize"
-        ),
-        "onnx": Entry(
-            target="boxwright.runtimes.export:export_onnx", packages=("torch", "onnx", "onnxscript"), extra="export"
-        ),
-        "tensorrt": Entry(target="boxwright.runtimes.tensorrt_:build_engine", packages=("onnxruntime",), extra="onnx"),
-        "onnx_suppression": Entry(
-            target="boxwright.runtimes.onnx_nms:suppress_file", packages=("onnx",), extra="export"
-        ),
+        "openvino": Entry("boxwright.runtimes.openvino_convert:convert", ("torch", "openvino"), "quantize"),
+        "onnx": Entry("boxwright.runtimes.export:export_onnx", ("torch", "onnx", "onnxscript"), "export"),
+        "tensorrt": Entry("boxwright.runtimes.tensorrt_:build_engine", ("onnxruntime",), "onnx"),
     },
     "quantizer": {
-        "openvino": Entry(
-            target="boxwright.runtimes.openvino_quantize:quantize", packages=("torch", "openvino"), extra="quantize"
-        ),
-        "openvino_nncf": Entry(
-            target="boxwright.runtimes.openvino_nncf:quantize",
-            packages=("torch", "openvino", "nncf"),
-            extra="quantize",
-        ),
-        "openvino_bf16": Entry(
-            target="boxwright.runtimes.openvino_mixed:mix", packages=("torch", "openvino"), extra="quantize"
-        ),
-        "onnx_qlinear": Entry(
-            target="boxwright.runtimes.onnx_quantize:quantize_static", packages=("onnx", "onnxruntime"), extra="export"
-        ),
-        "onnx_integer": Entry(
-            target="boxwright.runtimes.onnx_quantize:quantize_dynamic", packages=("onnx", "onnxruntime"), extra="export"
-        ),
-    },
-    # What data of other libraries is read with.
-    "source": {
-        "table": Entry(target="boxwright.accel.estimator.tables:Tables", packages=("torch", "pyarrow"), extra="spark"),
-    },
-    "evaluator": {
-        "coco": Entry(target="boxwright.evaluation.coco:CocoEvaluator", packages=("hotcoco",), extra="eval"),
+        "openvino": Entry("boxwright.runtimes.openvino_quantize:quantize", ("torch", "openvino"), "quantize"),
+        "openvino_nncf": Entry("boxwright.runtimes.openvino_nncf:quantize", ("torch", "openvino", "nncf"), "quantize"),
+        "openvino_bf16": Entry("boxwright.runtimes.openvino_mixed:mix", ("torch", "openvino"), "quantize"),
+        "onnx_qlinear": Entry("boxwright.runtimes.onnx_quantize:quantize_static", ("onnx", "onnxruntime"), "export"),
+        "onnx_integer": Entry("boxwright.runtimes.onnx_quantize:quantize_dynamic", ("onnx", "onnxruntime"), "export"),
     },
 }
 
 
 def names(kind: str) -> tuple[str, ...]:
-    """Return every name of one kind, in the order of the table."""
+    """Return all names of one kind, in the order of the table."""
     return tuple(CATALOGUE[kind])
 
 

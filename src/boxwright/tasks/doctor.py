@@ -1,51 +1,33 @@
-"""What this machine is, what is installed on it, and how a training would use it.
+"""This machine: its hardware, the installed packages, and the plan of a training on it.
 
-Nothing heavy is imported: versions come from package metadata, devices from the files their drivers leave.
+Nothing heavy is imported: versions come from package metadata, devices from their drivers' files.
 """
 
 import platform
+import re
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from boxwright import __version__
 from boxwright.accel.plan import Plan
-from boxwright.core.catalogue import CATALOGUE, load
+from boxwright.core.catalogue import load
 from boxwright.core.cpu import Cpu, read_cpu
 from boxwright.core.memory import Memory, read_memory
 from boxwright.core.types import Precision
 from boxwright.devices.detect import Accelerator, Plugin, find_accelerators, find_plugins
 from boxwright.launchers.allocator import Allocator, read_allocator
 
-# What each extra brings besides the packages that the catalogue names; "" is what every installation has.
-_MORE_PACKAGES: dict[str, tuple[str, ...]] = {
-    "": ("numpy", "cv2", "yaml", "rich", "rich_argparse"),
-    "train": ("lightning",),
-    "export": ("onnx", "onnxscript"),
-    "openvino": ("openvino",),
-    "serve": ("fastapi", "uvicorn", "python_multipart"),
-    "ray": ("ray",),
-    "spark": ("pyspark", "pyarrow"),
-    "plots": ("matplotlib",),
+# Other builds of a package that serve as well as the one that our extras install.
+_OTHER_BUILDS: dict[str, tuple[str, ...]] = {
+    "opencv-python-headless": ("opencv-python", "opencv-contrib-python-headless", "opencv-contrib-python"),
+    "onnxruntime": ("onnxruntime-gpu", "onnxruntime-openvino"),
 }
-
-# Where pip's name is not the module's: the first is the one that our extras ask for.
-_PIP_NAMES: dict[str, tuple[str, ...]] = {
-    "cv2": (
-        "opencv-python-headless",
-        "opencv-python",
-        "opencv-contrib-python-headless",
-        "opencv-contrib-python",
-    ),
-    "yaml": ("PyYAML",),
-    "rich_argparse": ("rich-argparse",),
-    "python_multipart": ("python-multipart",),
-    "onnxruntime": ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino"),
-}
+_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)[^;]*(?:;.*extra == ['\"](?P<extra>[\w-]+)['\"])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +35,9 @@ class Package:
     """A package that Boxwright can use.
 
     Attributes:
-        name: what pip calls it.
-        extra: the extra that brings it; "" for what every installation has.
-        version: the one installed, "unknown" without metadata, None when it is missing.
+        name: pip's name.
+        extra: the extra that installs it; "" for what every installation has.
+        version: the installed one, or None.
     """
 
     name: str
@@ -130,16 +112,16 @@ def examine(
     batch: int = 16,
     allocator: Allocator | None = None,
 ) -> DoctorReport:
-    """Return what this machine is, what is installed for this Python, and how `boxwright train` would use it.
+    """Return the hardware, the packages of this Python, and the plan that `boxwright train` would use.
 
     Args:
-        root: where /proc, /sys and /dev are found.
-        device: of the training, as for `boxwright train`; so are the next four. Torch is imported for all but the CPU.
-        precision: of its numbers.
-        num_processes: how many processes.
-        strategy: what starts them.
-        batch: images of a step over all processes.
-        allocator: None for this process's.
+        root: the folder that holds /proc, /sys and /dev.
+        device: the training's device; this and the next four are as for `boxwright train`. Only the CPU needs no torch.
+        precision: the training's precision.
+        num_processes: the number of processes.
+        strategy: the launcher.
+        batch: images per step over all processes.
+        allocator: the memory allocator; None for this process's.
 
     Raises:
         UsageError: such a training is not possible here.
@@ -175,7 +157,7 @@ def examine(
 
 
 def _ask(device: str, precision: str) -> dict[str, Any]:
-    """Return what a plan has to know of a device."""
+    """Return the facts about a device that a plan needs."""
     made = load("device", device)()
     return {
         "support": made.supports(Precision.parse(precision)),
@@ -185,17 +167,25 @@ def _ask(device: str, precision: str) -> dict[str, Any]:
     }
 
 
-def find_packages() -> tuple[Package, ...]:
-    """Return every package that Boxwright can use, with its version here, by extra."""
-    wanted = {extra: list(modules) for extra, modules in _MORE_PACKAGES.items()}
-    for entries in CATALOGUE.values():
-        for entry in entries.values():
-            wanted.setdefault(entry.extra, []).extend(entry.packages)
-    return tuple(
-        Package(name=_pip_name(module), extra=extra, version=_version(module))
-        for extra, modules in sorted(wanted.items())
-        for module in dict.fromkeys(modules)
-    )
+def find_packages(requirements: Iterable[str] | None = None) -> tuple[Package, ...]:
+    """Return every package that Boxwright can use, with the version installed here, by extra.
+
+    Args:
+        requirements: as package metadata spells them; None for Boxwright's own.
+    """
+    if requirements is None:
+        with suppress(metadata.PackageNotFoundError):  # a source tree that pip has not installed
+            requirements = metadata.requires("boxwright")
+    found = [match for line in requirements or () if (match := _REQUIREMENT.match(line)) and match["extra"] != "all"]
+    wanted = sorted((match["extra"] or "", match["name"]) for match in found)
+    return tuple(_find_package(name, extra) for extra, name in wanted)
+
+
+def _find_package(name: str, extra: str) -> Package:
+    for build in (name, *_OTHER_BUILDS.get(name, ())):
+        with suppress(metadata.PackageNotFoundError):
+            return Package(name=build, extra=extra, version=metadata.version(build))
+    return Package(name=name, extra=extra, version=None)
 
 
 def install_command(extra: str) -> str:
@@ -206,25 +196,6 @@ def install_command(extra: str) -> str:
         "pip install 'boxwright[onnx]'"
     """
     return f"pip install 'boxwright[{extra}]'" if extra else "pip install boxwright"
-
-
-def _pip_name(module: str) -> str:
-    """Return the name of the installed package that brings a module, or of the one to install."""
-    names = _PIP_NAMES.get(module, (module,))
-    return next((name for name in names if _installed(name) is not None), names[0])
-
-
-def _version(module: str) -> str | None:
-    if find_spec(module) is None:
-        return None
-    return _installed(_pip_name(module)) or "unknown"
-
-
-def _installed(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _extra_facts(extra: str, packages: Iterable[Package]) -> dict[str, Any]:

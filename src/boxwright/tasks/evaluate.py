@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.core import catalogue
 from boxwright.core.errors import CheckpointError, DataError, UsageError
 from boxwright.core.log import get_logger
+from boxwright.core.packages import require
 from boxwright.core.timing import Stopwatch
 from boxwright.core.types import Detections
 from boxwright.data.decode import read_image
@@ -107,7 +107,10 @@ def collect(
         CheckpointError: the detector does not know the set's classes.
     """
     mapping = match_classes(predictor.names, records.names)
-    evaluator = catalogue.load("evaluator", "coco")(records.names)
+    require("hotcoco", extra="eval", by="Scoring")
+    from boxwright.evaluation.coco import CocoEvaluator
+
+    evaluator = CocoEvaluator(records.names)
     failures: list[Failure] = []
     predictor.watch = Stopwatch()  # the times of this evaluation, whatever the predictor did before
     # A failure takes its turn too, so the position in the stream is the position in the set.

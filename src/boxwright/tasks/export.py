@@ -13,6 +13,7 @@ import numpy as np
 
 from boxwright.core import catalogue
 from boxwright.core.errors import ConversionError, UsageError, suggest
+from boxwright.core.packages import require
 from boxwright.core.spec import OutputForm, Spec
 from boxwright.core.types import Precision
 from boxwright.runtimes.artifact import write_artifact
@@ -195,7 +196,10 @@ def export(model: str | Path, out: Path | None = None, config: ExportConfig | No
         if config.suppression is not None:
             decoded = draft.rename(scratch / f"decoded-{draft.name}")
             recipe["suppression"] = asdict(config.suppression)
-            catalogue.load("exporter", "onnx_suppression")(decoded, draft, **recipe["suppression"])
+            require("onnx", extra="export", by="--nms")
+            from boxwright.runtimes.onnx_nms import suppress_file
+
+            suppress_file(decoded, draft, **recipe["suppression"])
             compare_suppression(decoded, draft, specs, config.suppression, pictures)
             decoded.unlink()
         size_mb = sum(p.stat().st_size for p in scratch.rglob("*") if p.is_file()) / 1e6

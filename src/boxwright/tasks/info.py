@@ -7,6 +7,7 @@ from typing import Any
 from boxwright.core import catalogue
 from boxwright.core.coco_classes import COCO_NAMES
 from boxwright.core.errors import CheckpointError, UsageError
+from boxwright.core.packages import missing_packages
 from boxwright.core.spec import Spec
 from boxwright.detector.sizes import SIZES
 from boxwright.tasks.models import ModelOptions, find_model, normalise_name, open_model
@@ -81,10 +82,10 @@ def describe(model: str | Path, options: ModelOptions | None = None) -> ModelInf
     session.close()
     files = [path] if path.is_file() else [p for p in path.iterdir() if p.is_file()]
     kind = "artifact" if path.is_dir() else "onnx" if path.suffix.lower() == ".onnx" else "checkpoint"
-    cost = _measure("network_cost", spec) if spec.model else Cost()
+    cost = _network_cost(spec) if spec.model else Cost()
     onnx_files = [p for p in files if p.suffix.lower() == ".onnx"]
     if cost.parameters is None and onnx_files:
-        cost = _measure("onnx_cost", onnx_files[0])
+        cost = _onnx_cost(onnx_files[0])
     note = "" if cost.gflops is not None else "GFLOPs are counted on the network: that needs torch and the weights file"
     size = sum(p.stat().st_size for p in files)
     return ModelInfo(source=str(path), kind=kind, spec=spec, cost=cost, file_mb=size / 1e6, note=note)
@@ -100,15 +101,23 @@ def _describe_name(name: str, options: ModelOptions) -> ModelInfo:
         source=name,
         kind="name",
         spec=spec,
-        cost=_measure("network_cost", spec),
+        cost=_network_cost(spec),
         file_mb=None,
         note="no weights: the architecture alone",
     )
 
 
-def _measure(how: str, what: Spec | Path) -> Cost:
-    """Return the cost, or an empty one where the package that can tell it is not installed."""
-    if catalogue.find("measure", how).missing():
+def _network_cost(spec: Spec) -> Cost:
+    if missing_packages(["torch"]):
         return Cost()
-    cost: Cost = catalogue.load("measure", how)(what)
-    return cost
+    from boxwright.tasks.checkpoint import measure_cost
+
+    return measure_cost(spec)
+
+
+def _onnx_cost(path: Path) -> Cost:
+    if missing_packages(["onnx"]):
+        return Cost()
+    from boxwright.tasks.onnx_file import measure_cost
+
+    return measure_cost(path)

@@ -15,6 +15,7 @@ from boxwright.core.coco_classes import COCO_CATEGORY_IDS, COCO_NAMES
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import CheckpointError, UsageError, suggest
 from boxwright.core.log import get_logger
+from boxwright.core.packages import require
 from boxwright.core.spec import OutputForm, Preprocessing, Spec
 from boxwright.detector.postprocess import anchor_grid
 from boxwright.runtimes.artifact import is_artifact, open_artifact, read_artifact
@@ -122,14 +123,19 @@ def open_model(model: str | Path, options: ModelOptions | None = None, tuning: T
         return session
     if path.suffix.lower() == ".onnx":
         refuse(path, act=options.activation)
-        from_onnx: Session = catalogue.load("opener", "onnx")(path, options, tuning)
-        return from_onnx
+        require("onnxruntime", extra="onnx", by=f"{path.name!r}")
+        from boxwright.tasks.onnx_file import open_onnx
+
+        return open_onnx(path, options, tuning)
     if path.suffix.lower() in _CHECKPOINTS:
         refuse(path, output_form=options.output)
         if tuning not in (None, Tuning()):
             raise UsageError(f"{tuning!r} does not apply to {path.name}, which runs in PyTorch. Convert it first.")
-        opened: Session = catalogue.load("opener", "checkpoint")(path, options)
-        return opened
+        # Weights alone: torch builds the network around them.
+        require("torch", "safetensors", extra="train", by=f"{path.name!r}")
+        from boxwright.tasks.checkpoint import open_checkpoint
+
+        return open_checkpoint(path, options)
     if path.suffix.lower() in _INSIDE:
         raise CheckpointError(
             f"{str(path)!r} does not say what it detects, and there is no artifact.json beside it. "

@@ -1,5 +1,4 @@
 import json
-import re
 import subprocess
 import sys
 import tomllib
@@ -148,54 +147,24 @@ def test_installed_packages_have_the_version_of_their_metadata() -> None:
     found = {package.name: package.version for package in find_packages()}
 
     assert found["numpy"] == metadata.version("numpy")
-    assert found["PyYAML"] == metadata.version("PyYAML")
+    assert found["pyyaml"] == metadata.version("PyYAML")
 
 
-def test_a_package_that_is_not_there_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    # An empty path hides every package but the built-in ones.
-    monkeypatch.setattr(sys, "path", [])
-    monkeypatch.setattr(sys, "path_hooks", [])
-    monkeypatch.delitem(sys.modules, "openvino", raising=False)
-    found = {(package.extra, package.name): package for package in find_packages()}
-
-    assert found["openvino", "openvino"] == Package(name="openvino", extra="openvino", version=None)
+def test_a_package_that_is_not_there_is_missing() -> None:
+    assert find_packages(["no-such-package>=2; extra == 'onnx'"]) == (
+        Package(name="no-such-package", extra="onnx", version=None),
+    )
 
 
 def test_every_extra_of_the_project_is_examined_and_no_other() -> None:
-    extras = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    # An extra that only joins others brings nothing of its own.
-    own = {name for name, wanted in extras.items() if any(not one.startswith("boxwright[") for one in wanted)}
-
-    assert {package.extra for package in find_packages()} == own | {""}
-
-
-def _brought_by(extra: str) -> set[str]:
-    """The packages of an extra and of the extras inside it."""
-    project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
-    names = set()
-    for requirement in project["optional-dependencies"][extra] if extra else project["dependencies"]:
-        inner = re.fullmatch(r"boxwright\[(.+)\]", requirement)
-        if inner:
-            names |= {name for other in inner[1].split(",") for name in _brought_by(other.strip())}
-        else:
-            names.add(re.match(r"[\w.-]+", requirement)[0])
-    return names
-
-
-def test_every_package_is_one_that_its_extra_brings() -> None:
-    for package in find_packages():
-        # OpenCV and ONNX Runtime come under several names, all with the same beginning.
-        stems = tuple(name.removesuffix("-headless") for name in _brought_by(package.extra))
-        assert package.name.startswith(stems), package
+    extras = set(tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["optional-dependencies"])
+    assert {package.extra for package in find_packages()} == (extras | {""}) - {"all"}
 
 
 def test_packages_of_the_catalogue_are_examined() -> None:
-    examined = {(package.extra, package.name) for package in find_packages()}
-    entries = [entry for kind in CATALOGUE.values() for entry in kind.values()]
-
-    assert entries
-    for extra, module in {(entry.extra, module) for entry in entries for module in entry.packages}:
-        assert any(e == extra and name.startswith(module) for e, name in examined), (extra, module)
+    examined = {(package.extra, package.name.replace("-", "_")) for package in find_packages()}
+    needed = {(e.extra, module) for kind in CATALOGUE.values() for e in kind.values() for module in e.packages}
+    assert needed <= examined
 
 
 def test_devices_are_known_by_their_files(tmp_path: Path) -> None:

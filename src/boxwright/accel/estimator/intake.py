@@ -8,8 +8,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from boxwright.accel.estimator.checks import check_count
 from boxwright.accel.estimator.sources import CreatorSource, LoaderSource, Source, divide_batch
-from boxwright.core import catalogue
 from boxwright.core.errors import UsageError
+from boxwright.core.packages import require
 
 _TABLE_HOMES = ("pyspark.sql", "ray.data", "pyarrow")
 Columns = tuple[Sequence[str] | None, Sequence[str] | None]
@@ -95,8 +95,10 @@ class Intake:
 
     def _open_tables(self) -> Any:
         if self._tables is None:
-            kind = catalogue.load("source", "table")
-            self._tables = kind(elsewhere=self._elsewhere, cache_dir=self._cache_dir, seed=self._seed)
+            require("pyarrow", extra="spark", by="Training on a table")
+            from boxwright.accel.estimator.tables import Tables
+
+            self._tables = Tables(elsewhere=self._elsewhere, cache_dir=self._cache_dir, seed=self._seed)
         return self._tables
 
 
