@@ -63,7 +63,6 @@ def test_info_and_doctor_say_what_they_can(model: Path, tmp_path: Path) -> None:
     assert values["parameters"] is None
     doctor = _run("doctor", cwd=tmp_path)
     assert doctor.returncode == 0, doctor.stderr
-    assert "boxwright[train]" in doctor.stdout
 
 
 def test_weights_that_need_torch_say_which_extra_brings_it(tmp_path: Path) -> None:
