@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.core.boxes import iou_xyxy
-from boxwright.core.timing import hardware_line, interleave
+from boxwright.core.timing import hardware_line
 from boxwright.detector.postprocess import anchor_grid, postprocess
+from turns import interleave
 
 SIZE = (416, 416)
 STRIDES = (8, 16, 32)

@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from boxwright.core.timing import hardware_line, interleave
+from boxwright.core.timing import hardware_line
 from boxwright.detector.head import RawOutputs
 from boxwright.detector.loss import yolox_loss
 from boxwright.detector.points import Points, decode_boxes, make_points
+from turns import interleave
 
 SIZE = (416, 416)
 

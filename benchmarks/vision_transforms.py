@@ -13,10 +13,11 @@ import cv2
 import numpy as np
 import torch
 
-from boxwright.core.timing import hardware_line, interleave
+from boxwright.core.timing import hardware_line
 from boxwright.data.synthetic import draw_scene
 from boxwright.vision import datasets as our_datasets
 from boxwright.vision import transforms as ours
+from turns import interleave
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

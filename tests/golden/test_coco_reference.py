@@ -4,9 +4,8 @@ import gzip
 from pathlib import Path
 
 import pytest
+from support.coco_results import evaluate_files
 from support.shared import shared_path
-
-from boxwright.evaluation.coco_files import evaluate_files
 
 
 def test_the_12_published_numbers_of_the_coco_demo_are_reproduced() -> None:

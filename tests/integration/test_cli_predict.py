@@ -9,12 +9,12 @@ from threading import Thread
 
 import cv2
 import pytest
+from support.coco_results import evaluate_files
 from support.fixtures import Command
 from support.scenes import save_labelled_set, save_scene, save_video, scene
 from support.toy import save_toy_onnx, toy_spec
 
 from boxwright.core.cpu import read_cpu
-from boxwright.evaluation.coco_files import evaluate_files
 
 
 def _lines(text: str) -> list[dict[str, object]]:

@@ -1,7 +1,7 @@
-"""COCO AP of detections as they are made; `coco_files` scores a results file that exists.
+"""COCO AP, collected image by image.
 
-The engine is hotcoco: of the evaluators measured in benchmarks/coco_evaluators.py it is the fastest, and its tables of
-precision and recall equal those of pycocotools bit for bit.
+The engine is hotcoco: the fastest of the evaluators in benchmarks/coco_evaluators.py. Its tables of precision and
+recall equal those of pycocotools bit for bit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,9 +33,9 @@ _COLUMNS: dict[str, tuple[DTypeLike, tuple[int, ...]]] = {
 
 
 class CocoEvaluator:
-    """Collects detections and ground truth image by image and gives the COCO numbers of the whole set.
+    """Collects detections and ground truth image by image and returns the COCO numbers of the whole set.
 
-    The order in which images are added does not change the numbers.
+    The order of the images does not change the numbers.
 
     Args:
         names: class names by class id.
@@ -91,10 +91,10 @@ class CocoEvaluator:
         truth_crowd: ArrayLike | None = None,
         truth_areas: ArrayLike | None = None,
     ) -> None:
-        """Take in one image; images without truth or without detections count too.
+        """Add one image; images without truth or without detections count too.
 
         Args:
-            image_id: any whole number, once.
+            image_id: any integer, once.
             size_hw: height and width of the image that the truth boxes belong to.
             truth_boxes_xyxy: corners in pixels of that image, (N, 4).
             truth_class_ids: index into the names, (N,).
@@ -140,10 +140,10 @@ class CocoEvaluator:
         )
 
     def merge(self, other: "CocoEvaluator") -> None:
-        """Take in everything that another evaluator collected; the numbers are those of one evaluator that saw all.
+        """Add everything that another evaluator collected, as if this one had seen all images.
 
         Raises:
-            UsageError: the two have other classes or limits, or an image is in both.
+            UsageError: classes or limits differ, or an image is in both.
         """
         if other._names != self._names or other._max_detections != self._max_detections:
             raise UsageError(
@@ -153,7 +153,7 @@ class CocoEvaluator:
         self._append(other._columns(), source="The other evaluator")
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return everything collected as plain arrays, to be sent to another process or saved."""
+        """Return everything collected as plain arrays, to send to another process or to save."""
         return {
             "names": np.array(self._names, np.str_),
             "max_detections": np.array(self._max_detections, np.int64),
@@ -182,15 +182,20 @@ class CocoEvaluator:
     def evaluate(self) -> CocoMetrics:
         """Return the COCO numbers of everything added so far; more may be added afterwards.
 
-        Do not call this in a process that was forked from one that had called it: the engine's threads do not survive
-        a fork, and the call would wait for them for ever. Spawned processes are fine.
+        Do not call this in a process that was forked after a call: the engine's threads do not survive a fork, and
+        the call would hang. Spawned processes are fine.
         """
         columns = self._columns()
-        precision, recall = self._match(columns)
+        engine = make_engine(self.state())
+        engine.params.max_dets = list(self._max_detections)
+        engine.evaluate()
+        # Not summarize(): it prints to stdout, and warns unless the limits are 1, 10, 100.
+        engine.accumulate()
+        tables = cast(dict[str, Any], engine.eval)
         to_find = columns["truth_class_ids"][~columns["truth_crowd"]]
         return CocoMetrics.from_tables(
-            precision,
-            recall,
+            tables["precision"],  # (IoU, recall, class, area, limit)
+            tables["recall"],  # (IoU, class, area, limit)
             names=self._names,
             truths=np.bincount(to_find, minlength=len(self._names)),
             images=len(self),
@@ -198,49 +203,18 @@ class CocoEvaluator:
             max_detections=self._max_detections,
         )
 
-    def _match(self, columns: Mapping[str, NDArray[Any]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return precision (IoU, recall, class, area, limit) and recall (IoU, class, area, limit)."""
-        # Equal scores are ranked by image id. Ranks in place of ids keep that order, and allow negative and huge ids.
-        order = np.unique(columns["image_ids"])
-        truth = COCO.from_arrays(
-            [{"id": rank} for rank in range(len(order))],
-            [{"id": class_id, "name": name} for class_id, name in enumerate(self._names)],
-            np.searchsorted(order, columns["truth_image_ids"]),
-            columns["truth_class_ids"],
-            columns["truth_boxes_xywh"],
-            area=columns["truth_areas"],
-            iscrowd=columns["truth_crowd"],
-        )
-        found = truth.load_res(
-            np.column_stack(
-                (
-                    np.searchsorted(order, columns["detection_image_ids"]),
-                    columns["detection_boxes_xywh"],
-                    columns["detection_scores"],
-                    columns["detection_class_ids"],
-                )
-            )
-        )
-        engine = COCOeval(truth, found, "bbox")
-        engine.params.max_dets = list(self._max_detections)
-        engine.evaluate()
-        # Not summarize(): it prints to stdout, and warns when the limits are not 1, 10, 100.
-        engine.accumulate()
-        tables = cast(dict[str, Any], engine.eval)
-        return tables["precision"], tables["recall"]
-
     def _columns(self) -> dict[str, NDArray[Any]]:
         for column, (dtype, row) in _COLUMNS.items():
             self._chunks[column] = [np.concatenate([np.zeros((0, *row), dtype), *self._chunks[column]])]
         return {column: chunks[0] for column, chunks in self._chunks.items()}
 
     def _append(self, values: Mapping[str, ArrayLike], *, source: str) -> None:
-        """Check rows of every column and take them in: all of them, or none."""
+        """Check rows of every column, then add all of them or none."""
         rows = {c: np.asarray(values[c]).astype(dtype).reshape(-1, *row) for c, (dtype, row) in _COLUMNS.items()}
         for column, array in rows.items():
             boxes = len(rows["truth_boxes_xywh" if column.startswith("truth") else "detection_boxes_xywh"])
             if column != "image_ids" and len(array) != boxes:
-                raise UsageError(f"{source}: {column} has {len(array)} values for {boxes} boxes. Give one a box.")
+                raise UsageError(f"{source}: {column} has {len(array)} values for {boxes} boxes. Give one per box.")
             if column.endswith("class_ids") and ((array < 0) | (array >= len(self._names))).any():
                 raise UsageError(
                     f"{source}: {column} reach from {array.min()} to {array.max()}, "
@@ -258,6 +232,28 @@ class CocoEvaluator:
         self._seen.update(ids.tolist())
         for column, array in rows.items():
             self._chunks[column].append(array)
+
+
+def make_engine(state: Mapping[str, NDArray[Any]]) -> COCOeval:
+    """Return hotcoco's engine over the state of an evaluator; image ids are ranks, from 0."""
+    # Equal scores are ranked by image id. Ranks in place of ids keep that order, and allow negative and huge ids.
+    images = np.unique(state["image_ids"])
+    truth = COCO.from_arrays(
+        [{"id": rank} for rank in range(len(images))],
+        [{"id": class_id, "name": str(name)} for class_id, name in enumerate(state["names"])],
+        np.searchsorted(images, state["truth_image_ids"]),
+        state["truth_class_ids"],
+        state["truth_boxes_xywh"],
+        area=state["truth_areas"],
+        iscrowd=state["truth_crowd"],
+    )
+    columns = (
+        np.searchsorted(images, state["detection_image_ids"]),
+        state["detection_boxes_xywh"],
+        state["detection_scores"],
+        state["detection_class_ids"],
+    )
+    return COCOeval(truth, truth.load_res(np.column_stack(columns)), "bbox")
 
 
 def _short(names: Sequence[str]) -> str:

@@ -1,13 +1,12 @@
-"""AP of other draws of the same images: boxes are matched once, every draw only counts anew."""
+"""AP of bootstrap draws of the same images: boxes are matched once, each draw only recounts."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from hotcoco import COCO, COCOeval
 from numpy.typing import NDArray
 
-from boxwright.evaluation.coco import CocoEvaluator
+from boxwright.evaluation.coco import CocoEvaluator, make_engine
 
 _RECALLS = np.linspace(0.0, 1.0, 101)
 _IOUS = 10
@@ -16,32 +15,17 @@ _AT_ONCE = 4_000_000  # values of one array, so that memory stays small on large
 
 
 def match_detections(evaluator: CocoEvaluator) -> dict[str, NDArray[Any]]:
-    """Return the fate of every detection, as plain arrays that `resample_ap` understands.
+    """Return whether each detection is a hit, a miss or ignored, as plain arrays for `resample_ap`.
 
-    Whether a detection hits a truth box depends on its own image alone, so it stays as it is in any draw of images.
+    A detection's fate depends on its own image alone, so it is the same in any draw of images.
 
     Args:
-        evaluator: has seen all images.
+        evaluator: one that has seen all images.
     """
     state = evaluator.state()
     images = np.unique(state["image_ids"])
     truth_image = np.searchsorted(images, state["truth_image_ids"])
-    truth = COCO.from_arrays(
-        [{"id": rank} for rank in range(len(images))],
-        [{"id": class_id, "name": str(name)} for class_id, name in enumerate(state["names"])],
-        truth_image,
-        state["truth_class_ids"],
-        state["truth_boxes_xywh"],
-        area=state["truth_areas"],
-        iscrowd=state["truth_crowd"],
-    )
-    columns = (
-        np.searchsorted(images, state["detection_image_ids"]),
-        state["detection_boxes_xywh"],
-        state["detection_scores"],
-        state["detection_class_ids"],
-    )
-    engine = COCOeval(truth, truth.load_res(np.column_stack(columns)), "bbox")
+    engine = make_engine(state)
     engine.params.max_dets = [int(state["max_detections"][-1])]
     engine.params.area_rng = [engine.params.area_rng[0]]
     engine.params.area_rng_lbl = [engine.params.area_rng_lbl[0]]
@@ -70,11 +54,11 @@ def match_detections(evaluator: CocoEvaluator) -> dict[str, NDArray[Any]]:
 
 
 def resample_ap(table: Mapping[str, NDArray[Any]], weights: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the AP of each draw: what COCO gives for a set with every image in it as often as its weight says.
+    """Return the AP of each draw: COCO's AP of a set that holds each image as often as its weight.
 
     Args:
-        table: what `match_detections` returned.
-        weights: (draws, images), the images in the order of their ids.
+        table: from `match_detections`.
+        weights: (draws, images), images in the order of their ids.
     """
     total = np.zeros(len(weights))
     counted = np.zeros(len(weights))
