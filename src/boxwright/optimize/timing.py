@@ -51,9 +51,9 @@ class OriginalTarget:
 
     def open(self, tuning: Tuning) -> Graph:  # noqa: ARG002  a child has OMP_NUM_THREADS, and nothing else is to be set
         """Return it loaded."""
-        from boxwright.optimize.original import LiveGraph  # with torch, which other targets do without
+        from boxwright.runtimes.program import open_original  # with torch, which other targets do without
 
-        return LiveGraph(read_case(self.case).source())
+        return open_original(read_case(self.case).source())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

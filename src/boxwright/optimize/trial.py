@@ -132,16 +132,16 @@ class TrialJob:
 
     def _try_original(self, case: Case, channel: Channel) -> Tried:
         # Imported here: children that only load an artifact of another runtime need no torch.
-        from boxwright.optimize.original import LiveGraph, weight_bytes
+        from boxwright.runtimes.program import open_original
 
         source = case.source()
-        graph = LiveGraph(source)
+        graph = open_original(source)
         channel.enter("forward")
         outputs = [graph.run(source.signature.check(inputs)) for inputs in case.probes()]
         named: dict[str, Any] = {f"{i}_{j}": a for i, some in enumerate(outputs) for j, a in enumerate(some)}
         np.savez(self.reference, **named)
         score, score_s = _score(case, graph, channel)
-        size = weight_bytes(source)
+        size = sum(t.nbytes for t in (*source.model.parameters(), *source.model.buffers()))
         return Tried(status="successful", score=score, score_s=score_s, distance=0.0, size_bytes=size)
 
     def _calibration(self, case: Case, choice: Choice) -> Calibration | None:

@@ -25,15 +25,22 @@ class DetectorSession:
         """
         self.spec = spec
         self.suppresses = suppresses
-        self.batch = graph.signature.inputs[0].shape[0]  # None for any
         self._graph: Graph | None = graph
+
+    @property
+    def graph(self) -> Graph:
+        """The loaded model.
+
+        Raises:
+            CheckpointError: the session is closed.
+        """
+        if self._graph is None:
+            raise CheckpointError("This session is closed. Load the model again.")
+        return self._graph
 
     def __call__(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the (B, A, 5 + C) output of a (B, 3, H, W) input; a fixed batch is filled up and cut again."""
-        if self._graph is None:
-            raise CheckpointError("This session is closed. Load the model again.")
-        port, count = self._graph.signature.inputs[0], len(images)
-        fixed = port.shape[0]
+        fixed, count = self.graph.signature.inputs[0].shape[0], len(images)
         if fixed is None or fixed == count:
             return self._run(images)
         filling = -count % fixed
@@ -49,8 +56,7 @@ class DetectorSession:
         self._graph = None
 
     def _run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        assert self._graph is not None
-        outputs = self._graph.run(self._graph.signature.check([images]))
+        outputs = self.graph.run(self.graph.signature.check([images]))
         joined: NDArray[np.float32] = outputs[0] if len(outputs) == 1 else np.concatenate(outputs, axis=2)
         if joined.shape[2] != 5 + self.spec.num_classes:
             raise UsageError(

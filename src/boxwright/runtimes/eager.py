@@ -3,17 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
-from boxwright.core.errors import CheckpointError
-from boxwright.core.signature import Signature
+from boxwright.core.signature import Port, Signature
 from boxwright.core.spec import Spec
 from boxwright.core.types import Precision
 from boxwright.runtimes.base import Choice, Tuning
 from boxwright.runtimes.calibrate import Calibration
+from boxwright.runtimes.detector import DetectorSession
 from boxwright.runtimes.fused import fuse_program
 from boxwright.runtimes.program import ModuleGraph, check_offer, load_program, prepare, save_program
 from boxwright.runtimes.source import Source
@@ -22,29 +20,30 @@ _PRECISIONS = (Precision.FP32, Precision.BF16)
 _MODES = ("", "plain")
 
 
-class EagerSession:
-    """A torch module behind the session seam."""
+def open_network(
+    model: nn.Module, spec: Spec, *, device: torch.device | None = None, batch: int | None = None
+) -> DetectorSession:
+    """Return a session over a detector as PyTorch runs it, not converted.
 
-    def __init__(self, model: nn.Module, spec: Spec, device: torch.device | None = None) -> None:
-        self.spec = spec
-        self._device = device or torch.device("cpu")
-        # The images come channels last; weights in the same layout save a copy at every convolution.
-        self._model: nn.Module | None = model.eval()
-        self._dtype = next((p.dtype for p in model.parameters()), torch.float32)
-        self._model.to(memory_format=torch.channels_last)  # type: ignore[call-overload] # missing in torch's stubs
+    Args:
+        model: the network; it is put in evaluation mode and its weights are laid channels last.
+        spec: what it detects.
+        device: where it runs (default: the CPU).
+        batch: run batches of this size only (default: any size).
+    """
+    place = device or torch.device("cpu")
+    dtype = next((p.dtype for p in model.parameters()), torch.float32)
+    # The images come channels last; weights in the same layout save a copy at every convolution.
+    model.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload] # missing in torch's stubs
 
-    def __call__(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the (B, A, 5 + C) output of a (B, 3, H, W) input."""
-        if self._model is None:
-            raise CheckpointError("This session is closed. Load the model again.")
-        with torch.inference_mode():
-            raw = self._model(torch.from_numpy(images).to(self._device, self._dtype))
-            out: NDArray[np.float32] = torch.cat(tuple(raw), dim=2).float().cpu().numpy()
-        return out
+    def run(images: Tensor) -> tuple[Tensor]:
+        return (torch.cat(tuple(model(images.to(place, dtype))), dim=2).float().cpu(),)
 
-    def close(self) -> None:
-        """Let go of the module."""
-        self._model = None
+    images = Port(name="images", dtype="float32", shape=(batch, 3, None, None))
+    output = Port(name="output", dtype="float32", shape=(batch, None, 5 + spec.num_classes))
+    call, result = {"tuple": [{"tuple": [{"leaf": 0}]}, {"dict": {}}]}, {"leaf": 0}
+    signature = Signature(inputs=(images,), outputs=(output,), call=call, result=result)
+    return DetectorSession(ModuleGraph(run, signature, Tuning(), keep_layout=True), spec)
 
 
 class EagerRuntime:

@@ -19,7 +19,7 @@ from boxwright.runtimes.edge_layers import FloatLayer, find_last_layers
 from boxwright.runtimes.fold import fold_batch_norms, set_module
 from boxwright.runtimes.fused import can_fuse, fuse_activations
 from boxwright.runtimes.rounding import correct_biases
-from boxwright.runtimes.source import PREFIX, Source
+from boxwright.runtimes.source import PREFIX, FlatModule, Source
 
 PROGRAM = "program.pt2"
 
@@ -253,6 +253,11 @@ class ModuleGraph:
     def close(self) -> None:
         """Let go of the model."""
         self._function = None
+
+
+def open_original(source: Source) -> ModuleGraph:
+    """Return the source's own model behind the graph seam, not converted."""
+    return ModuleGraph(FlatModule(source.model, source.signature.call).eval(), source.signature, Tuning())
 
 
 def first_line(error: Exception) -> str:

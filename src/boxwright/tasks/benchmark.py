@@ -11,14 +11,13 @@ import numpy as np
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import BoxwrightError, CheckpointError, ConversionError, UsageError
 from boxwright.core.log import get_logger
-from boxwright.core.signature import Array, Port, Signature
-from boxwright.core.structure import flatten
+from boxwright.core.signature import Array, Signature
 from boxwright.core.timing import Timing, hardware_line
 from boxwright.optimize.process import Limits, open_nursery
 from boxwright.optimize.timing import ArtifactTarget, Latency, RaceRules, Target, race, write_inputs
 from boxwright.runtimes.artifact import is_artifact, open_graph, read_artifact, read_golden
 from boxwright.runtimes.autopilot import Arrangement, check_hint
-from boxwright.runtimes.base import Graph, Hint, Session, Tuning, one_by_one
+from boxwright.runtimes.base import Graph, Hint, Tuning, one_by_one
 from boxwright.tasks.models import arrange, find_model, is_converted, open_model
 
 _log = get_logger(__name__)
@@ -127,7 +126,7 @@ class ModelTarget:
 
     def open(self, tuning: Tuning) -> Graph:  # noqa: ARG002  such a session has its child's cores and threads
         """Return it loaded."""
-        return _SessionGraph(open_model(self.path))
+        return open_model(self.path).graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +140,7 @@ class HintTarget:
     def open(self, tuning: Tuning) -> Graph:  # noqa: ARG002  the arrangement says it all
         """Return it loaded."""
         own = None if self.arrangement is None else self.arrangement.tuning
-        graph = (
-            open_graph(self.path, own) if is_artifact(self.path) else _SessionGraph(open_model(self.path, None, own))
-        )
+        graph = open_graph(self.path, own) if is_artifact(self.path) else open_model(self.path, None, own).graph
         if self.requests == 1:
             return graph
         return _Many(graph, self.requests, 1 if self.arrangement is None else self.arrangement.side_by_side)
@@ -166,29 +163,6 @@ class _Many:
     def close(self) -> None:
         self._pool.shutdown()
         self._graph.close()
-
-
-class _SessionGraph:
-    """A session behind the graph seam."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        _, call = flatten(((np.zeros(1),), {}))
-        _, result = flatten(np.zeros(1))
-        self.suppresses = getattr(session, "suppresses", False)
-        batch = getattr(session, "batch", None)  # a session would fill up what is fewer, and take more apart
-        port = Port(name="images", dtype="float32", shape=(batch, 3, *session.spec.size_hw))
-        output = Port(name="output", dtype="float32", shape=(None, None, 5 + session.spec.num_classes))
-        self.signature = Signature(inputs=(port,), outputs=(output,), call=call, result=result)
-
-    def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        return (self._session(inputs[0]),)
-
-    def run_all(self, requests: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:
-        return one_by_one(self, requests)
-
-    def close(self) -> None:
-        self._session.close()
 
 
 def benchmark(
@@ -265,6 +239,7 @@ class _Known:
     Attributes:
         path: its file or folder.
         signature: what it takes; None where that shows when it runs.
+        size_hw: the input size of a detector in an ONNX file.
         note: what a reader of the table must know.
         error: why it can't be run.
         arrangement: what a hint has chosen for it.
@@ -272,6 +247,7 @@ class _Known:
 
     path: Path
     signature: Signature | None = None
+    size_hw: tuple[int, int] | None = None
     note: str = ""
     error: BoxwrightError | None = None
     arrangement: Arrangement | None = None
@@ -290,12 +266,13 @@ def _inspect(path: Path, hint: Hint | None) -> _Known:
         arrangement = None if hint is None else arrange(path, hint)
         if is_artifact(path):
             return _Known(path=path, signature=read_artifact(path).signature, arrangement=arrangement)
-        graph = _SessionGraph(open_model(path))
-        graph.close()
+        session = open_model(path)
+        signature = session.graph.signature
+        session.close()
     except BoxwrightError as error:
         return _Known(path=path, error=error)
-    note = "with the suppression inside the file" if graph.suppresses else ""
-    return _Known(path=path, signature=graph.signature, note=note, arrangement=arrangement)
+    note = "with the suppression inside the file" if session.suppresses else ""
+    return _Known(path=path, signature=signature, size_hw=session.spec.size_hw, note=note, arrangement=arrangement)
 
 
 def _race(targets: Mapping[str, Target], inputs: Sequence[Array], runs: int, limits: Limits) -> dict[str, Latency]:
@@ -357,8 +334,8 @@ def _make_inputs(known: Sequence[_Known], batch: int) -> tuple[Array, ...]:
 def _find_size(known: Sequence[_Known]) -> tuple[int, int]:
     """Return the input size of the first detector that tells it; a file of weights must be opened for that."""
     for one in known:
-        if one.signature is not None:
-            return one.signature.inputs[0].shape[2:]  # type: ignore[return-value] # of a detector: two numbers
+        if one.size_hw is not None:
+            return one.size_hw
     problem = CheckpointError("There is no model whose input size is known.")
     for one in known:
         try:

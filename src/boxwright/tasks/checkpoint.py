@@ -10,7 +10,8 @@ from boxwright.core.spec import Spec
 from boxwright.detector.sizes import SIZES
 from boxwright.detector.weights import identify, load_weights, read_state
 from boxwright.detector.yolox import Yolox, build
-from boxwright.runtimes.eager import EagerSession
+from boxwright.runtimes.detector import DetectorSession
+from boxwright.runtimes.eager import open_network
 from boxwright.tasks.info import Cost
 from boxwright.tasks.models import ModelOptions, default_names
 
@@ -39,10 +40,10 @@ def read_checkpoint(path: Path, options: ModelOptions) -> tuple[Yolox, Spec]:
     return model.eval(), spec
 
 
-def open_checkpoint(path: Path, options: ModelOptions) -> EagerSession:
+def open_checkpoint(path: Path, options: ModelOptions) -> DetectorSession:
     """Return a PyTorch session over a weight file."""
     model, spec = read_checkpoint(path, options)
-    return EagerSession(model, spec)
+    return open_network(model, spec)
 
 
 def measure_cost(spec: Spec) -> Cost:

@@ -20,7 +20,8 @@ from boxwright.core.spec import OutputForm, Preprocessing, Spec
 from boxwright.detector.postprocess import anchor_grid
 from boxwright.runtimes.artifact import is_artifact, open_artifact, read_artifact
 from boxwright.runtimes.autopilot import Arrangement, choose
-from boxwright.runtimes.base import Hint, Session, Tuning
+from boxwright.runtimes.base import Hint, Tuning
+from boxwright.runtimes.detector import DetectorSession
 
 _log = get_logger(__name__)
 _SUFFIXES = (".safetensors", ".pth", ".onnx")
@@ -95,7 +96,7 @@ def find_model(model: str | Path) -> Path:
     )
 
 
-def open_model(model: str | Path, options: ModelOptions | None = None, tuning: Tuning | None = None) -> Session:
+def open_model(model: str | Path, options: ModelOptions | None = None, tuning: Tuning | None = None) -> DetectorSession:
     """Return a session for MODEL.
 
     Args:

@@ -13,7 +13,7 @@ from boxwright.core.spec import Spec
 from boxwright.core.types import Precision
 from boxwright.runtimes.artifact import open_graph, read_artifact, write_artifact
 from boxwright.runtimes.base import Choice, Tuning
-from boxwright.runtimes.eager import EagerRuntime, EagerSession
+from boxwright.runtimes.eager import EagerRuntime, open_network
 from boxwright.runtimes.parity import BOUNDS, distance
 from boxwright.runtimes.source import Source
 
@@ -32,15 +32,15 @@ def _inputs(rows: int) -> list[Array]:
 
 def test_a_network_left_in_training_mode_is_run_as_for_predicting() -> None:
     images = np.random.default_rng(0).uniform(0, 255, (2, 3, 64, 64)).astype(np.float32)
-    expected = EagerSession(lively_nano(), SPEC)(images)
-    np.testing.assert_array_equal(EagerSession(lively_nano().train(), SPEC)(images), expected)
+    expected = open_network(lively_nano(), SPEC)(images)
+    np.testing.assert_array_equal(open_network(lively_nano().train(), SPEC)(images), expected)
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-5), (torch.bfloat16, 0.1)])
 def test_a_network_of_other_numbers_takes_the_same_images(dtype: torch.dtype, bound: float) -> None:
     images = np.random.default_rng(0).uniform(0, 255, (2, 3, 64, 64)).astype(np.float32)
-    expected = EagerSession(lively_nano(), SPEC)(images)
-    found = EagerSession(lively_nano().to(dtype), SPEC)(images)
+    expected = open_network(lively_nano(), SPEC)(images)
+    found = open_network(lively_nano().to(dtype), SPEC)(images)
     assert found.dtype == np.float32
     assert 0 < np.linalg.norm(found - expected) / np.linalg.norm(expected) < bound
 

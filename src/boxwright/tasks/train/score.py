@@ -2,33 +2,15 @@
 
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
 from boxwright.accel.nano import TorchNano
 from boxwright.core.spec import Spec
 from boxwright.data.records import Records
 from boxwright.evaluation.coco import CocoEvaluator
-from boxwright.runtimes.base import Session
-from boxwright.runtimes.eager import EagerSession
+from boxwright.runtimes.eager import open_network
 from boxwright.tasks.evaluate import OFFICIAL, collect
 from boxwright.tasks.predict.predictor import Predictor
-
-
-class _FullBatches:
-    """A session that sees batches of one size only: the last one is filled up, and what that gives is cut off."""
-
-    def __init__(self, session: Session, batch: int) -> None:
-        self.spec, self._session, self._batch = session.spec, session, batch
-
-    def __call__(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        filled = np.zeros((self._batch, *images.shape[1:]), images.dtype)
-        filled[: len(images)] = images
-        return self._session(filled)[: len(images)]
-
-    def close(self) -> None:
-        self._session.close()
 
 
 def score_model(nano: TorchNano, network: nn.Module, spec: Spec, records: Records, *, batch: int = 8) -> Any:
@@ -37,11 +19,9 @@ def score_model(nano: TorchNano, network: nn.Module, spec: Spec, records: Record
     was_training = network.training
     evaluator = CocoEvaluator(records.names)
     if len(share):
-        session: Session = EagerSession(network, spec, device=nano.device)
-        if nano.hardware.static_shapes:
-            session = _FullBatches(session, batch)
-        predictor = Predictor(session, OFFICIAL)
-        evaluator, _ = collect(predictor, share, batch=batch)
+        fixed = batch if nano.hardware.static_shapes else None
+        session = open_network(network, spec, device=nano.device, batch=fixed)
+        evaluator, _ = collect(Predictor(session, OFFICIAL), share, batch=batch)
     network.train(was_training)
     if not nano.is_distributed:
         return evaluator.evaluate()
