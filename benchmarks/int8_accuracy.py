@@ -20,7 +20,6 @@ from boxwright.core.signature import Array
 from boxwright.core.spec import Spec
 from boxwright.core.timing import hardware_line
 from boxwright.core.types import Precision
-from boxwright.data.decode import read_image
 from boxwright.runtimes.artifact import open_artifact, write_artifact
 from boxwright.runtimes.base import Choice
 from boxwright.runtimes.calibrate import Calibration
@@ -32,6 +31,7 @@ from boxwright.tasks.checkpoint import read_checkpoint
 from boxwright.tasks.evaluate import OFFICIAL, evaluate
 from boxwright.tasks.models import ModelOptions
 from boxwright.tasks.predict.predictor import Predictor
+from boxwright.vision.decode import read_image
 from boxwright.vision.letterbox import letterbox, to_input
 
 ROOT = Path(os.environ.get("BOXWRIGHT_TEST_DATA", Path(__file__).resolve().parents[2] / "shared"))

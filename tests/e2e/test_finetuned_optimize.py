@@ -6,9 +6,9 @@ import pytest
 from support.shared import shared_path
 
 from boxwright import TrainConfig, train
-from boxwright.data.decode import read_image
 from boxwright.tasks.optimize import OptimizeConfig, optimize
 from boxwright.tasks.predict.predictor import Predictor
+from boxwright.vision.decode import read_image
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 METHODS = ("openvino_int8", "onnxruntime_int8_qlinear")

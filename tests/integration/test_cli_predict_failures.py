@@ -39,7 +39,7 @@ def _break(folder: Path, kind: str) -> str:
     ("kind", "message"),
     [
         ("corrupt", "Cannot read image 'corrupt.jpg': it is cut off"),
-        ("text", "Cannot read image 'text.jpg': it is no image"),
+        ("text", "Cannot read image 'text.jpg': it is not an image"),
         ("folder", "The folder 'empty' holds no image and no video"),
         ("missing", "Cannot read image 'gone.jpg': there is no such file"),
         ("glob", "No file matches 'gone*.jpg'"),

@@ -10,8 +10,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from boxwright.data.recipe import AugmentRecipe
-from boxwright.data.tile import Tile, fit
-from boxwright.vision.letterbox import PAD_VALUE
+from boxwright.data.tile import Tile
+from boxwright.vision.letterbox import PAD_VALUE, fit_hw, paste
 
 MIN_SIDE = 1.0
 """Boxes with a side of this many pixels or less after all changes are dropped."""
@@ -88,15 +88,7 @@ def paste_letterboxed(tile: Tile, out: Image) -> tuple[Image, float]:
     The scale leads from pixels of the original image to pixels of `out`.
     """
     size_hw = (out.shape[0], out.shape[1])
-    height, width = fit(tile.size_hw, size_hw)
-    inner = out[:height, :width]
-    if tile.pixels.shape == inner.shape:
-        inner[:] = tile.pixels
-    else:
-        cv2.resize(tile.pixels, (width, height), dst=inner, interpolation=cv2.INTER_LINEAR)
-    out[height:] = PAD_VALUE
-    out[:height, width:] = PAD_VALUE
-    return inner, tile.ratio(size_hw)
+    return paste(tile.pixels, fit_hw(tile.size_hw, size_hw), out), tile.ratio(size_hw)
 
 
 @dataclass(frozen=True, slots=True)

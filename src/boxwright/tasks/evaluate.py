@@ -13,11 +13,11 @@ from boxwright.core.log import get_logger
 from boxwright.core.packages import require
 from boxwright.core.timing import Stopwatch
 from boxwright.core.types import Detections
-from boxwright.data.decode import read_image
 from boxwright.data.formats import read_records
 from boxwright.data.records import Records
 from boxwright.tasks.predict.inputs import Failure, Frame
 from boxwright.tasks.predict.predictor import Predictor, Thresholds
+from boxwright.vision.decode import read_image
 
 _log = get_logger(__name__)
 Progress = Callable[[int, int], None]

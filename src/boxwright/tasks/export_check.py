@@ -13,7 +13,6 @@ from boxwright.core.errors import ConversionError, DataError, UsageError
 from boxwright.core.log import get_logger
 from boxwright.core.signature import Array
 from boxwright.core.spec import Spec
-from boxwright.data.decode import list_images, read_image
 from boxwright.data.formats import read_records
 from boxwright.data.synthetic import draw_scene
 from boxwright.detector.postprocess import postprocess
@@ -21,6 +20,7 @@ from boxwright.runtimes.base import Session
 from boxwright.runtimes.parity import distance
 from boxwright.runtimes.source import Source
 from boxwright.tasks.models import ModelOptions, open_model
+from boxwright.vision.decode import list_images, read_image
 from boxwright.vision.letterbox import letterbox, to_input
 
 _log = get_logger(__name__)

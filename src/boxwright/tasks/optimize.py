@@ -16,7 +16,6 @@ from boxwright.core.log import get_logger
 from boxwright.core.signature import Array
 from boxwright.core.spec import Spec
 from boxwright.core.types import Precision
-from boxwright.data.decode import list_images, read_image
 from boxwright.data.fingerprint import fingerprint
 from boxwright.data.formats import given_splits, read_records
 from boxwright.data.records import Records
@@ -35,6 +34,7 @@ from boxwright.tasks.evaluate import OFFICIAL, collect, match_classes
 from boxwright.tasks.models import ModelOptions, find_model
 from boxwright.tasks.predict.predictor import Predictor
 from boxwright.tasks.run_folders import new_run_folder
+from boxwright.vision.decode import list_images, read_image
 from boxwright.vision.letterbox import letterbox, to_input
 
 _log = get_logger(__name__)

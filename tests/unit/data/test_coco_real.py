@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 from support.shared import shared_path
 
-from boxwright.data.decode import read_image
 from boxwright.data.formats import read_records
 from boxwright.data.formats.coco import read_coco, write_coco
+from boxwright.vision.decode import read_image
 
 
 @pytest.mark.parametrize(("name", "images", "boxes"), [("coco_val300", 300, 2289), ("coco_train_mini", 363, 3011)])

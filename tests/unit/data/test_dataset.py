@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from boxwright.core.errors import DataError, UsageError
 from boxwright.data.cache import RamCache
 from boxwright.data.dataset import DetectionDataset, Sample
-from boxwright.data.decode import read_image
 from boxwright.data.disk_cache import DiskCache
 from boxwright.data.recipe import AugmentRecipe, recipe_for
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes
 from boxwright.data.tile import FileTiles
+from boxwright.vision.decode import read_image
 from boxwright.vision.letterbox import letterbox
 
 SIZE = (96, 128)

@@ -5,9 +5,9 @@ import pytest
 
 from boxwright.core.errors import DataError, UsageError
 from boxwright.data import synthetic
-from boxwright.data.decode import read_image
 from boxwright.data.formats import read_records
 from boxwright.data.synthetic import SHAPES, draw_scene, generate_scenes
+from boxwright.vision.decode import read_image
 
 
 def test_a_scene_depends_on_seed_and_index_alone() -> None:

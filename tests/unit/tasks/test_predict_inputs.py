@@ -160,7 +160,7 @@ def _broken(folder: Path, kind: str) -> str:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("text", "no image that OpenCV knows"),
+        ("text", "not an image that OpenCV knows"),
         ("half", "cut off"),
         ("empty", "0 bytes"),
         ("video", "can't be opened"),

@@ -99,7 +99,7 @@ def test_what_is_no_image_is_named(tmp_path, content):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"gone\.jpg.*No such file"):
+    with pytest.raises(DataError, match=r"gone\.jpg.*no such file"):
         load_image(tmp_path / "gone.jpg")
     with pytest.raises(UsageError, match="min_side"):
         load_image(tmp_path / "gone.jpg", min_side=0)

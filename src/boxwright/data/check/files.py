@@ -10,10 +10,9 @@ import numpy as np
 from boxwright.core.errors import DataError
 from boxwright.data.check.boxes import fits
 from boxwright.data.check.report import Finding
-from boxwright.data.decode import decode_image
-from boxwright.data.header import parse_header
 from boxwright.data.records import Records
 from boxwright.data.threads import map_threads
+from boxwright.vision.decode import decode_image, parse_header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from boxwright.core.errors import DataError
-from boxwright.data.decode import list_images
 from boxwright.data.formats.coco import read_coco
 from boxwright.data.formats.coco_folder import find_coco
 from boxwright.data.formats.faults import Fault
 from boxwright.data.formats.image_folder import find_images
 from boxwright.data.records import Records
+from boxwright.vision.decode import list_images
 
 
 def read_coco_with_faults(file: Path, faults: list[Fault]) -> Records:

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from boxwright.core.errors import DataError, UsageError, suggest
-from boxwright.data.decode import list_images
 from boxwright.data.formats.coco_folder import CocoFolder, find_coco, json_files
 from boxwright.data.formats.voc_folder import VocFolder, find_voc
 from boxwright.data.formats.yolo_folder import YoloFolder, find_yolo
+from boxwright.vision.decode import list_images
 
 Format = Literal["coco", "voc", "yolo"]
 

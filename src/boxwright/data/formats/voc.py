@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 from boxwright.core.errors import DataError, UsageError
-from boxwright.data.decode import list_images
 from boxwright.data.formats.faults import Fault, note
 from boxwright.data.formats.files import (
     Bring,
@@ -23,6 +22,7 @@ from boxwright.data.formats.splits import check_split
 from boxwright.data.formats.voc_folder import VocFolder, find_voc
 from boxwright.data.formats.voc_xml import VocXml, format_voc_xml, parse_voc_xml
 from boxwright.data.records import PathText, Records
+from boxwright.vision.decode import list_images
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ from typing import Any
 import yaml
 
 from boxwright.core.errors import DataError
-from boxwright.data.decode import IMAGE_SUFFIXES
 from boxwright.data.formats.faults import Fault, note
 from boxwright.data.formats.files import (
     Bring,
@@ -26,6 +25,7 @@ from boxwright.data.formats.yolo_folder import CLASS_FILE, find_yolo, label_fold
 from boxwright.data.formats.yolo_text import YoloLabel, format_label, parse_label
 from boxwright.data.header import read_sizes_hw
 from boxwright.data.records import PathText, Records
+from boxwright.vision.decode import IMAGE_SUFFIXES
 
 _log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 
 from boxwright.core.errors import DataError
-from boxwright.data.decode import IMAGE_SUFFIXES, list_images
 from boxwright.data.formats.files import read_lines, read_text
 from boxwright.data.formats.splits import SPLIT_FOLDERS, needed, split_of
+from boxwright.vision.decode import IMAGE_SUFFIXES, list_images
 
 _YAML_NAMES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 

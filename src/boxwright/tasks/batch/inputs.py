@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 
 from boxwright.core.errors import DataError, UsageError
 from boxwright.core.log import get_logger
-from boxwright.data.decode import IMAGE_SUFFIXES, decode_image
 from boxwright.tasks.batch.places import list_files, open_place
 from boxwright.tasks.predict.inputs import Failure, Frame
+from boxwright.vision.decode import IMAGE_SUFFIXES, decode_image
 
 _log = get_logger(__name__)
 _READERS, _FILES, _ROWS = 4, 8, 32

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from boxwright.core.errors import DataError, UsageError
 from boxwright.core.log import get_logger
-from boxwright.data.decode import IMAGE_SUFFIXES, Reduction, decode_image, list_images, read_file
-from boxwright.data.header import parse_header
+from boxwright.vision.decode import IMAGE_SUFFIXES, decode_image, decode_scaled, list_images, read_file
 
 _log = get_logger(__name__)
 VIDEO_SUFFIXES = frozenset({".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv", ".ts", ".mjpeg"})
@@ -167,13 +166,10 @@ def _list_text(text: str, label: str, stdin: BinaryIO | None) -> Iterator[Frame 
 
 
 def _decode(data: bytes, label: str, fit_hw: tuple[int, int] | None) -> Frame:
-    header = parse_header(data) if fit_hw is not None and data.startswith(b"\xff\xd8") else None
-    if fit_hw is None or header is None:
+    if fit_hw is None:
         return Frame(source=label, image=decode_image(data, label))
-    times = max(full / fit for full, fit in zip(header.size_hw, fit_hw, strict=True))
-    reduce: Reduction = 8 if times >= 8 else 4 if times >= 4 else 2 if times >= 2 else 1
-    image = decode_image(data, label, reduce=reduce)
-    return Frame(source=label, image=image, full_size_hw=None if reduce == 1 else header.size_hw)
+    image, full_hw = decode_scaled(data, label, fit_hw)
+    return Frame(source=label, image=image, full_size_hw=None if image.shape[:2] == full_hw else full_hw)
 
 
 def _list_files(files: Sequence[Path]) -> Iterator[Frame | Failure | Still]:

@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 
 from boxwright.core.errors import DataError
-from boxwright.vision.datasets.decode import read_file
+from boxwright.vision.decode import read_file
 
 
 def verified_bytes(path: Path, md5: str) -> bytes:
@@ -13,7 +13,7 @@ def verified_bytes(path: Path, md5: str) -> bytes:
     Raises:
         DataError: it is missing, or another file than expected.
     """
-    data = read_file(path)
+    data = read_file(path, "file")
     found = hashlib.md5(data, usedforsecurity=False).hexdigest()
     if found != md5:
         raise DataError(f"The file {str(path)!r} has the MD5 sum {found!r} instead of {md5!r}. Fetch it again.")

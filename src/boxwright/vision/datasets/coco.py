@@ -9,8 +9,9 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from boxwright.core.errors import DataError
-from boxwright.vision.datasets.decode import load_image, read_file
+from boxwright.vision.datasets.decode import load_image
 from boxwright.vision.datasets.pair import PairTransform
+from boxwright.vision.decode import read_file
 
 
 class CocoDetection(Dataset[tuple[Any, Any]]):
@@ -46,7 +47,7 @@ class CocoDetection(Dataset[tuple[Any, Any]]):
         self.transforms = PairTransform(transform, target_transform, transforms)
         self._annotations: dict[Any, list[dict[str, Any]]] = defaultdict(list)
         try:
-            content = json.loads(read_file(annFile))
+            content = json.loads(read_file(annFile, "file"))
             self.images: dict[Any, dict[str, Any]] = {image["id"]: image for image in content["images"]}
             self.categories: dict[Any, dict[str, Any]] = {item["id"]: item for item in content.get("categories", [])}
             # Test sets come without annotations.

@@ -13,8 +13,8 @@ from torch.utils.data import Dataset
 
 from boxwright.core.errors import DataError
 from boxwright.vision.datasets.checksum import verified_bytes
-from boxwright.vision.datasets.decode import read_file
 from boxwright.vision.datasets.pair import PairTransform, refuse_download
+from boxwright.vision.decode import read_file
 
 _UNSIGNED_BYTES = 0x08
 
@@ -130,7 +130,7 @@ def _read(folder: Path, packed_name: str, md5: str, *, axes: int) -> NDArray[np.
     if packed.exists() or not plain.exists():
         path, data = packed, gzip.decompress(verified_bytes(packed, md5))
     else:
-        path, data = plain, read_file(plain)
+        path, data = plain, read_file(plain, "file")
     start = 4 + 4 * axes
     shape = tuple(int.from_bytes(data[at : at + 4], "big") for at in range(4, start, 4))
     if data[:4] != bytes((0, 0, _UNSIGNED_BYTES, axes)) or len(data) != start + prod(shape):

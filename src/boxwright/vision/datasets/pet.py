@@ -7,8 +7,9 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from boxwright.core.errors import DataError, UsageError
-from boxwright.vision.datasets.decode import load_image, load_mask, read_file
+from boxwright.vision.datasets.decode import load_image, load_mask
 from boxwright.vision.datasets.pair import PairTransform, refuse_download
+from boxwright.vision.decode import read_file
 
 _TARGET_TYPES = ("category", "binary-category", "segmentation")
 
@@ -59,7 +60,7 @@ class OxfordIIITPet(Dataset[tuple[Any, Any]]):
         self.transforms = PairTransform(transform, target_transform, transforms)
         listing = self._base / "annotations" / f"{split}.txt"
         try:
-            rows = [line.split() for line in read_file(listing).decode().splitlines() if line.strip()]
+            rows = [line.split() for line in read_file(listing, "file").decode().splitlines() if line.strip()]
             self._ids = [row[0] for row in rows]
             self._labels = [int(row[1]) - 1 for row in rows]
             self._bin_labels = [int(row[2]) - 1 for row in rows]

@@ -8,8 +8,9 @@ from xml.etree import ElementTree
 from torch.utils.data import Dataset
 
 from boxwright.core.errors import DataError, UsageError
-from boxwright.vision.datasets.decode import load_image, read_file
+from boxwright.vision.datasets.decode import load_image
 from boxwright.vision.datasets.pair import PairTransform, refuse_download
+from boxwright.vision.decode import read_file
 
 _YEARS = ("2007", "2008", "2009", "2010", "2011", "2012")
 
@@ -57,7 +58,7 @@ class VOCDetection(Dataset[tuple[Any, Any]]):
         self.year = year
         self.image_set = image_set
         self.transforms = PairTransform(transform, target_transform, transforms)
-        listing = read_file(folder / "ImageSets" / "Main" / f"{image_set}.txt").decode()
+        listing = read_file(folder / "ImageSets" / "Main" / f"{image_set}.txt", "file").decode()
         # The lists of single classes have a second column.
         names = [line.split()[0] for line in listing.splitlines() if line.strip()]
         self.images = [str(folder / "JPEGImages" / f"{name}.jpg") for name in names]
@@ -77,7 +78,7 @@ class VOCDetection(Dataset[tuple[Any, Any]]):
         """Return the image and its annotation."""
         path = self.targets[index]
         try:
-            annotation = ElementTree.fromstring(read_file(path))
+            annotation = ElementTree.fromstring(read_file(path, "file"))
         except ElementTree.ParseError as error:
             raise DataError(f"The annotation {path!r} is no XML file: {error}.") from error
         return self.transforms(load_image(self.images[index]), self.parse_voc_xml(annotation))

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from boxwright.core.errors import DataError
-from boxwright.data.decode import IMAGE_SUFFIXES, decode_image, list_images, read_image
+from boxwright.vision.decode import IMAGE_SUFFIXES, decode_image, decode_scaled, list_images, read_image
+from boxwright.vision.letterbox import fit_hw
 
 Bgr = NDArray[np.uint8]
 
@@ -99,7 +100,7 @@ def test_sixteen_bits_are_scaled_to_eight(suffix: str) -> None:
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP", "WEBP", "GIF"])
 def test_a_cut_off_file_is_refused(picture: Bgr, kind: str, part: float) -> None:
     data = encoded(picture, kind)
-    with pytest.raises(DataError, match=r"Cannot read image 'half\.x': it is (cut off|damaged|no image)"):
+    with pytest.raises(DataError, match=r"Cannot read image 'half\.x': it is (cut off|damaged|not an image)"):
         decode_image(data[: int(len(data) * part)], "half.x")
 
 
@@ -134,6 +135,70 @@ def test_bytes_behind_the_end_do_no_harm(picture: Bgr, kind: str) -> None:
 def test_fill_bytes_between_jpeg_segments_do_no_harm(picture: Bgr) -> None:
     data = encoded(picture)
     assert decode_image(data[:2] + b"\xff\xff" + data[2:], "x").shape == (40, 60, 3)
+
+
+def jpeg(size_hw: tuple[int, int], orientation: int = 1) -> bytes:
+    """A smooth picture with a red corner at the top left as stored."""
+    height, width = size_hw
+    ramp = np.linspace(30, 200, width)[None, :, None] + np.linspace(0, 40, height)[:, None, None]
+    image = np.repeat(ramp, 3, axis=2).astype(np.uint8)
+    image[: height // 3, : width // 3] = (0, 0, 255)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encoded(image, "JPEG", quality=95, exif=exif)
+
+
+@pytest.mark.parametrize(
+    ("image_hw", "expected"), [((400, 560), (400, 560)), ((200, 300), (200, 300)), ((130, 200), (130, 200)),
+                               ((800, 1200), (200, 300)), ((801, 1201), (201, 301)), ((2000, 3000), (250, 375))]
+)  # fmt: skip
+def test_a_jpeg_is_decoded_no_larger_than_needed_and_no_smaller(
+    image_hw: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    pixels, size_hw = decode_scaled(jpeg(image_hw), "a.jpg", (224, 288))
+    assert size_hw == image_hw
+    assert pixels.shape[:2] == expected
+    assert pixels.shape[0] >= min(fit_hw(image_hw, (224, 288))[0], image_hw[0])
+
+
+@pytest.mark.parametrize(("cover", "shape"), [(False, (50, 100, 3)), (True, (100, 200, 3))])
+def test_an_image_that_covers_its_place_keeps_both_sides_long_enough(cover: bool, shape: tuple[int, ...]) -> None:
+    assert decode_scaled(jpeg((200, 400)), "a.jpg", (100, 100), cover=cover)[0].shape == shape
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_scaled_decoding_turns_by_exif_as_full_decoding_does(orientation: int) -> None:
+    data = jpeg((240, 400), orientation)
+    full = decode_image(data, "a.jpg")
+    pixels, size_hw = decode_scaled(data, "a.jpg", (64, 96))
+    assert size_hw == full.shape[:2]
+    assert max(pixels.shape) < max(full.shape)
+    small = cv2.resize(full, pixels.shape[1::-1], interpolation=cv2.INTER_AREA)
+    assert np.abs(pixels.astype(int) - small).mean() < 3
+
+
+def test_scaled_decoding_reads_a_png_in_full() -> None:
+    image = np.arange(400 * 300 * 3, dtype=np.uint8).reshape(400, 300, 3)
+    pixels, size_hw = decode_scaled(cv2.imencode(".png", image)[1].tobytes(), "a.png", (32, 32))
+    assert size_hw == (400, 300)
+    assert np.array_equal(pixels, image)
+
+
+@pytest.mark.parametrize("bad", ["empty", "half", "noise"])
+def test_scaled_decoding_names_a_bad_file(bad: str) -> None:
+    data = jpeg((400, 600))
+    data = {"empty": b"", "half": data[: len(data) // 2], "noise": b"no image at all"}[bad]
+    with pytest.raises(DataError, match="bad one é"):
+        decode_scaled(data, "bad one é.jpg", (64, 64))
+
+
+def test_a_thumbnail_does_not_hide_from_scaled_decoding_that_a_jpeg_is_cut_off() -> None:
+    data = jpeg((400, 600))
+    segment = b"Exif\0\0" + b"thumbnail" + b"\xff\xd9"
+    data = data[:2] + b"\xff\xe1" + (len(segment) + 2).to_bytes(2, "big") + segment + data[2:]
+    assert decode_scaled(data, "a.jpg", (64, 64))[1] == (400, 600)
+    with pytest.raises(DataError, match="cut off"):
+        decode_scaled(data[: len(data) * 3 // 4], "a.jpg", (64, 64))
 
 
 @pytest.mark.parametrize("data", [b"hello", b"<html>not found</html>" * 20, b"\0" * 500, b"\xff\xd8\xff", b"\xff\xd8"])

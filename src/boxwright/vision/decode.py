@@ -1,0 +1,335 @@
+"""Image files to arrays, the one place where images are decoded: BGR, 8 bits, EXIF orientation applied."""
+
+import io
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.core.errors import DataError
+
+Reduction = Literal[1, 2, 4, 8]
+_FLAGS: dict[Reduction, int] = {
+    8: cv2.IMREAD_REDUCED_COLOR_8, 4: cv2.IMREAD_REDUCED_COLOR_4, 2: cv2.IMREAD_REDUCED_COLOR_2, 1: cv2.IMREAD_COLOR,
+}  # fmt: skip
+
+IMAGE_SUFFIXES = frozenset(
+    {
+        ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff",
+        ".gif", ".avif", ".jp2", ".ppm", ".pgm",
+    }
+)  # fmt: skip
+"""Suffixes (in lower case) of the files that count as images."""
+
+_JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+_KNOWN_STARTS = (_JPEG, _PNG, b"BM", b"GIF8", b"RIFF", b"II*\0", b"MM\0*", b"P5", b"P6", b"\0\0\0\x0cjP  ")
+_EXIF, _ORIENTATION_TAG = b"Exif\0\0", 0x0112
+_APP1, _SOS, _EOI = 0xE1, 0xDA, 0xD9
+_JPEG_END, _PNG_END = bytes((0xFF, _EOI)), b"IEND\xaeB`\x82"
+# Every start of frame; the three markers left out are tables.
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageHeader:
+    """The size of an image as stored, and its EXIF orientation (1 to 8, 1 for upright).
+
+    Example:
+        >>> ImageHeader(stored_hw=(40, 60), orientation=6).size_hw
+        (60, 40)
+    """
+
+    stored_hw: tuple[int, int]
+    orientation: int = 1
+
+    @property
+    def size_hw(self) -> tuple[int, int]:
+        """Height and width as displayed, which is how `read_image` returns the pixels."""
+        height, width = self.stored_hw
+        return (width, height) if self.orientation >= 5 else (height, width)
+
+
+def read_file(path: str | os.PathLike[str], kind: str = "image") -> bytes:
+    """Return the bytes of a file; errors call it a `kind`.
+
+    Raises:
+        DataError: the file is missing, empty or can't be read.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise _unreadable(path, "there is no such file", "Check the path.", kind) from error
+    except IsADirectoryError as error:
+        raise _unreadable(path, "it is a folder", "Name a file inside it.", kind) from error
+    except PermissionError as error:
+        raise _unreadable(path, "permission denied", "Make it readable for this user.", kind) from error
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, str(error), "Check the path and the disk.", kind) from error
+    if not data:
+        raise _unreadable(path, "it is empty (0 bytes)", "Copy it again, or leave it out.", kind)
+    return data
+
+
+def read_image(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
+    """Return the pixels of an image file, shape (H, W, 3), BGR.
+
+    The EXIF orientation is applied, gray becomes three channels, 16 bits become 8 (the full range scaled), alpha is
+    dropped. libjpeg repairs a JPEG that is damaged in the middle as far as it can.
+
+    Raises:
+        DataError: the file is missing, empty, cut off, not an image, or too large.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder, "grey.png")
+        ...     _ = path.write_bytes(cv2.imencode(".png", np.full((4, 6), 7, np.uint8))[1].tobytes())
+        ...     read_image(path).shape
+        (4, 6, 3)
+    """
+    # Not cv2.imread: it can't say why it failed, and it takes half a JPEG for a whole one.
+    return decode_image(read_file(path), os.fspath(path))
+
+
+def read_size_hw(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """Return height and width of an image file as displayed, from its header where that is possible.
+
+    Raises:
+        DataError: the file is missing or not an image.
+    """
+    try:
+        with open(path, "rb") as stream:
+            header = parse_header(stream)
+    except (OSError, ValueError):
+        header = None
+    if header is None:
+        # Another format, or a broken file: decoding either works or says what is wrong.
+        height, width = read_image(path).shape[:2]
+        return height, width
+    return header.size_hw
+
+
+def decode_image(data: bytes, name: str, *, reduce: Reduction = 1) -> NDArray[np.uint8]:
+    """Return the pixels of an encoded image as `read_image` does.
+
+    Args:
+        data: the file's bytes.
+        name: what an error calls it.
+        reduce: decode to a half, a quarter or an eighth of the size, each pixel the mean of those it replaces. A JPEG
+            is then decoded in a fraction of the time.
+
+    Raises:
+        DataError: the bytes are not a complete image, or the image is too large.
+
+    Example:
+        >>> decode_image(b"GIF", "cat.gif")
+        Traceback (most recent call last):
+        boxwright.core.errors.DataError: Cannot read image 'cat.gif': it is not an image that OpenCV knows. Remove it...
+    """
+    # IMREAD_COLOR (without IGNORE_ORIENTATION) is what applies EXIF, drops alpha and brings 16 bits down to 8.
+    return np.asarray(decode_with(data, name, _FLAGS[reduce]), np.uint8)
+
+
+def decode_scaled(
+    data: bytes, name: str, size_hw: tuple[int, int], *, cover: bool = False
+) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+    """Return the pixels of an encoded image with no less detail than `size_hw` needs, and the image's true size.
+
+    A JPEG that is at least twice as large as needed is decoded to a half, a quarter or an eighth of its size, which
+    saves most of the work behind the entropy decoder. Everything else is as in `decode_image`.
+
+    Args:
+        data: the file's bytes.
+        name: what an error calls it.
+        size_hw: the size that the image will be fitted into.
+        cover: keep both sides at least as long as `size_hw`, for an image that is to cover it.
+
+    Raises:
+        DataError: the bytes are not a complete image; see `decode_image`.
+
+    Example:
+        >>> data = cv2.imencode(".jpg", np.zeros((600, 800, 3), np.uint8))[1].tobytes()
+        >>> pixels, true_hw = decode_scaled(data, "large.jpg", (192, 192))
+        >>> pixels.shape, true_hw
+        ((150, 200, 3), (600, 800))
+    """
+    # OpenCV decodes other formats in full before it reduces them.
+    header = parse_header(data) if data.startswith(_JPEG) else None
+    if header is not None:
+        height, width = header.size_hw
+        scale = (max if cover else min)(size_hw[0] / height, size_hw[1] / width)
+        reduce: Reduction = next((factor for factor in _FLAGS if scale * factor <= 1), 1)
+        image = decode_image(data, name, reduce=reduce)
+        if image.shape[:2] == (-(-height // reduce), -(-width // reduce)):
+            return image, (height, width)
+    image = decode_image(data, name)
+    return image, (image.shape[0], image.shape[1])
+
+
+def decode_with(data: bytes, name: str, flags: int) -> NDArray[Any]:
+    """Return what OpenCV makes of an encoded image with these `cv2.IMREAD_` flags.
+
+    Raises:
+        DataError: the bytes are not a complete image, or the image is too large.
+    """
+    if not data:
+        raise _unreadable(name, "it is empty (0 bytes)", "Copy it again, or leave it out.")
+    # Checked first because OpenCV fills the lost part of some half files with grey, and complains about others on
+    # stderr only.
+    if _is_cut_off(data):
+        raise _unreadable(name, f"it is cut off after {len(data)} bytes", "Copy it again, or leave it out.")
+    try:
+        image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    except cv2.error as error:
+        reason = "it has more pixels than OpenCV allows" if "MAX_IMAGE" in str(error) else f"OpenCV says {error.err!r}"
+        raise _unreadable(name, reason, "Make it smaller, or leave it out.") from error
+    # The stubs promise an array, but OpenCV returns None when it gives up.
+    if image is None:
+        if data.startswith(_KNOWN_STARTS):
+            raise _unreadable(name, "it is damaged or cut off", "Copy it again, or leave it out.")
+        raise _unreadable(name, "it is not an image that OpenCV knows", "Remove it, or convert it to JPEG or PNG.")
+    return image
+
+
+def parse_header(data: bytes | BinaryIO) -> ImageHeader | None:
+    """Return size and orientation of a JPEG or PNG without decoding it; None for other formats and broken headers.
+
+    Example:
+        >>> parse_header(b"GIF89a") is None
+        True
+    """
+    stream = io.BytesIO(data) if isinstance(data, bytes) else data
+    start = stream.read(8)
+    if start == _PNG:
+        return _png_header(stream)
+    return _jpeg_header(stream) if start.startswith(_JPEG) else None
+
+
+def list_images(folder: str | os.PathLike[str], *, recursive: bool = False) -> list[Path]:
+    """Return the images in a folder, sorted; hidden files and folders don't count.
+
+    Raises:
+        DataError: the folder is missing or can't be listed.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     for name in ("b.JPG", "a.png", "notes.txt", ".hidden.jpg"):
+        ...         Path(folder, name).touch()
+        ...     [path.name for path in list_images(folder)]
+        ['a.png', 'b.JPG']
+    """
+
+    def refuse(error: OSError) -> None:
+        raise DataError(
+            f"Cannot list the images in {os.fspath(folder)!r}: {error.strerror}. Check the folder."
+        ) from error
+
+    found: list[Path] = []
+    for parent, folders, files in os.walk(folder, onerror=refuse):
+        folders[:] = [f for f in folders if recursive and not f.startswith(".")]
+        found += [
+            Path(parent, f)
+            for f in files
+            if not f.startswith(".") and os.path.splitext(f)[1].lower() in IMAGE_SUFFIXES
+        ]  # fmt: skip
+    return sorted(found)
+
+
+def _is_cut_off(data: bytes) -> bool:
+    if data.startswith(_PNG):
+        return data.rfind(_PNG_END) < 0
+    if not data.startswith(_JPEG):
+        return False
+    # The end marker must follow the headers: an EXIF thumbnail has an end marker of its own.
+    stream, marker = io.BytesIO(data), 0
+    for marker, _ in _jpeg_segments(stream):  # noqa: B007
+        pass
+    if marker == _SOS:
+        return data.rfind(_JPEG_END, stream.tell()) < 0
+    # Not laid out as the standard says: OpenCV is the judge, as long as there is an end at all.
+    return stream.tell() >= len(data) or data.rfind(_JPEG_END) < 0
+
+
+def _jpeg_segments(stream: BinaryIO) -> Iterator[tuple[int, int]]:
+    """Yield marker and length of each segment up to the pixels, the stream at its start; stop where it is broken."""
+    stream.seek(2)
+    while True:
+        start = stream.read(2)
+        while start == b"\xff\xff":  # fill bytes
+            start = b"\xff" + stream.read(1)
+        if len(start) < 2 or start[0] != 0xFF:
+            return
+        marker = start[1]
+        if marker in (_SOS, _EOI):
+            yield marker, 0
+            return
+        size = stream.read(2)
+        length = int.from_bytes(size, "big") - 2
+        if len(size) < 2 or length < 0:
+            return
+        end = stream.tell() + length
+        yield marker, length
+        stream.seek(end)
+
+
+def _jpeg_header(stream: BinaryIO) -> ImageHeader | None:
+    stored, orientation = None, 0
+    for marker, length in _jpeg_segments(stream):
+        if marker in (_SOS, _EOI):
+            return ImageHeader(stored_hw=stored, orientation=orientation or 1) if stored else None
+        if marker in _FRAMES and length >= 5:
+            frame = stream.read(5)
+            stored = int.from_bytes(frame[1:3], "big"), int.from_bytes(frame[3:5], "big")
+            if not min(stored):
+                return None
+        elif marker == _APP1 and not orientation:
+            body = stream.read(length)
+            if body.startswith(_EXIF):
+                orientation = _orientation(body[len(_EXIF) :])
+    return None
+
+
+def _png_header(stream: BinaryIO) -> ImageHeader | None:
+    stored, orientation = None, 1
+    while True:
+        head = stream.read(8)
+        if len(head) < 8:
+            # The end chunk is missing; decoding the file will say so.
+            return None
+        length, kind = int.from_bytes(head[:4], "big"), head[4:]
+        if kind == b"IEND":
+            return ImageHeader(stored_hw=stored, orientation=orientation) if stored and min(stored) > 0 else None
+        end = stream.tell() + length + 4  # the checksum follows the body
+        if kind == b"IHDR":
+            body = stream.read(length)
+            stored = int.from_bytes(body[4:8], "big"), int.from_bytes(body[:4], "big")
+        elif kind == b"eXIf":
+            orientation = _orientation(stream.read(length))
+        stream.seek(end)
+
+
+def _orientation(tiff: bytes) -> int:
+    """Return the orientation in an EXIF block, 1 if it has none."""
+    order: Literal["little", "big"] = "little" if tiff[:2] == b"II" else "big"
+    if tiff[:2] not in (b"II", b"MM"):
+        return 1
+
+    def number(at: int, size: int) -> int:
+        return int.from_bytes(tiff[at : at + size], order)
+
+    table = number(4, 4)
+    for entry in range(table + 2, min(table + 2 + 12 * number(table, 2), len(tiff) - 11), 12):
+        if number(entry, 2) == _ORIENTATION_TAG:
+            value = number(entry + 8, 2)
+            return value if 1 <= value <= 8 else 1
+    return 1
+
+
+def _unreadable(name: str | os.PathLike[str], reason: str, advice: str, kind: str = "image") -> DataError:
+    return DataError(f"Cannot read {kind} {os.fspath(name)!r}: {reason}. {advice}")
