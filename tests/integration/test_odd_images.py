@@ -66,13 +66,6 @@ def test_an_epoch_of_training_goes_through_and_names_the_bad_ones(
     assert sorted(os.listdir(odd_set.root)) == before
 
 
-def test_evaluation_leaves_the_bad_ones_out_and_keeps_the_others_once(odd_set: Records) -> None:
-    dataset = DetectionDataset(odd_set, (96, 96), recipe=None)
-    with Loader(dataset, batch_size=4, workers=1) as loader:
-        seen = [int(i) for batch in loader for i in batch.image_ids]
-    assert sorted(seen) == list(range(1, len(GOOD) + 1))
-
-
 def test_the_linter_names_each_fault(odd_set: Records) -> None:
     report = check_records(odd_set)
     found = {Path(f.image).name: f.rule for f in report.errors}

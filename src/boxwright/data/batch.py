@@ -1,8 +1,9 @@
-"""`Batch`: what a loader hands over."""
+"""`Batch`: the samples that one training step takes, finished or pending."""
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ _BOX_STEP = 8
 
 
 class Position(NamedTuple):
-    """A batch's place in a training: its epoch, and its number in that epoch; both from 0."""
+    """A batch's place in a training run: its epoch, and its number in that epoch; both from 0."""
 
     epoch: int = 0
     batch: int = 0
@@ -24,30 +25,45 @@ class Batch:
 
     Attributes:
         images: uint8 (B, H, W, 3), BGR.
-        targets: class, centre x, centre y, width, height in pixels; float32 (B, G, 5), filled up with rows of zeros.
-        image_ids: of the images, the first one where several are joined; int64 (B,).
-        sizes_hw: height and width of those images' files, int32 (B, 2).
-        ratios: factor from pixels of the file to pixels of `images`, float32 (B,); 1 where several are joined.
-        position: where in the training the batch stands.
+        targets: class, centre x, centre y, width, height in pixels; float32 (B, G, 5), padded with rows of zeros.
+        image_ids: ids of the images that the samples start from, int64 (B,).
+        position: the batch's place in the training run.
     """
 
     images: NDArray[np.uint8]
     targets: NDArray[np.float32]
     image_ids: NDArray[np.int64]
-    sizes_hw: NDArray[np.int32]
-    ratios: NDArray[np.float32]
     position: Position
 
     def __len__(self) -> int:
         return len(self.images)
 
 
+@dataclass(slots=True, eq=False)
+class PendingBatch:
+    """A batch in the making.
+
+    Attributes:
+        position: its place in the training run.
+        indices: its images.
+        images: where workers write the pixels, uint8 (B, H, W, 3).
+        futures: the parts of the batch, in order; each returns the targets of some rows.
+        token: identifies the shared memory that holds `images`, if any does.
+    """
+
+    position: Position
+    indices: Sequence[int]
+    images: NDArray[np.uint8]
+    futures: "Sequence[Future[Any]]"
+    token: int = -1
+
+
 def pad_targets(targets: Sequence[NDArray[np.float32]], max_boxes: int | None) -> tuple[NDArray[np.float32], int]:
-    """Return the targets of several images as one array (B, G, 5), and how many boxes had to be dropped.
+    """Return the targets of several images as one array (B, G, 5), and how many boxes were dropped.
 
     Args:
         targets: class, centre x, centre y, width, height; (N, 5) for each image.
-        max_boxes: G, where the largest boxes are kept; None for as many as there are, in steps of 8.
+        max_boxes: G; of more boxes the largest are kept. None for as many as there are, in steps of 8.
 
     Example:
         >>> padded, dropped = pad_targets([np.ones((3, 5), np.float32), np.ones((9, 5), np.float32)], None)

@@ -1,8 +1,8 @@
-"""`DetectionDataset`: one sample of a set, augmented for training or letterboxed for evaluation."""
+"""`DetectionDataset`: augmented samples of a set."""
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.random import Generator
@@ -34,41 +34,33 @@ from boxwright.data.tile import FileTiles, Tile, TileSource
 _log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Sample:
+class Sample(NamedTuple):
     """One image for the network, with its boxes.
 
     Attributes:
         image: uint8 (H, W, 3), BGR.
         targets: class, centre x, centre y, width, height in pixels of `image`; float32 (N, 5).
-        image_id: id of the image; of the first one when several are joined.
-        size_hw: height and width of that image's file.
-        ratio: factor from pixels of the file to pixels of `image`, where only one image was letterboxed.
     """
 
     image: Image
     targets: Rows
-    image_id: int
-    size_hw: tuple[int, int]
-    ratio: float
 
 
 class DetectionDataset:
-    """The samples of a set. A sample depends on (seed, epoch, index) and the size alone, on no order and no cache.
+    """The training samples of a set. A sample depends on (seed, epoch, index) and its size, not on order or cache.
 
-    An image that can't be read never stops training: it is logged, kept in `bad_images`, and the next readable one of
-    the set takes its place. In evaluation it can't be replaced, so `sample` raises.
+    An image that can't be read never stops training: it is logged, stored in `bad_images`, and replaced by the next
+    readable one of the set.
 
     Args:
-        records: the images and boxes. Crowds are no targets.
+        records: the images and boxes. Crowds are not targets.
         size_hw: the network's input size, multiples of 32.
-        recipe: how to augment; None for evaluation: letterbox only.
-        seed: what random numbers depend on.
-        tiles: a cache made for the same records and size; by default the files are read, and only images that are
-            likely to be wanted again at once are kept.
+        recipe: how to augment.
+        seed: of all random numbers.
+        tiles: a cache made for the same records and size; by default files are read, and only the last few kept.
 
     Raises:
-        UsageError: the size doesn't fit, or `tiles` was made for something else.
+        UsageError: the size is not a multiple of 32, or `tiles` was made for other records or another size.
         DataError: the set is empty.
     """
 
@@ -77,7 +69,7 @@ class DetectionDataset:
         records: Records,
         size_hw: tuple[int, int],
         *,
-        recipe: AugmentRecipe | None,
+        recipe: AugmentRecipe,
         seed: int = 0,
         tiles: TileSource | None = None,
     ) -> None:
@@ -94,7 +86,7 @@ class DetectionDataset:
         self.size_hw = size_hw
         self.recipe = recipe
         self.seed = seed
-        self.tiles: TileSource = _default_tiles(records, size_hw, recipe) if tiles is None else tiles
+        self.tiles: TileSource = RecentTiles(FileTiles(records, size_hw)) if tiles is None else tiles
         self.bad_images: dict[int, str] = {}
         self._rows, self._offsets = _training_rows(records)
         self._labelled = np.flatnonzero(np.diff(self._offsets))
@@ -105,25 +97,19 @@ class DetectionDataset:
     def __len__(self) -> int:
         return len(self.records)
 
-    def with_recipe(self, recipe: AugmentRecipe | None) -> "DetectionDataset":
-        """Return the same set with another recipe, for the next phase of a training; images and cache are shared.
-
-        Raises:
-            UsageError: one of the two recipes is for evaluation, whose tiles are made in another way.
-        """
-        if (recipe is None) != (self.recipe is None):
-            raise UsageError("Training and evaluation need data sets of their own.")
+    def with_recipe(self, recipe: AugmentRecipe) -> "DetectionDataset":
+        """Return the same set with another recipe, for the next phase of a run; images and cache are shared."""
         other = DetectionDataset(self.records, self.size_hw, recipe=recipe, seed=self.seed, tiles=self.tiles)
         other.bad_images, other._lock = self.bad_images, self._lock
         return other
 
-    def note_bad(self, index: int, error: DataError, consequence: str) -> None:
-        """Keep an image that can't be read in `bad_images`, and log it once with what follows from it."""
+    def note_bad(self, index: int, reason: str) -> None:
+        """Store an image that can't be read in `bad_images`, and log it once."""
         with self._lock:
             if index in self.bad_images:
                 return
-            self.bad_images[index] = str(error)
-        _log.warning("%s %s (%d so far)", error, consequence, len(self.bad_images))
+            self.bad_images[index] = reason
+        _log.warning("%s Another image takes its place. (%d so far)", reason, len(self.bad_images))
 
     def sample(
         self, epoch: int, index: int, *, size_hw: tuple[int, int] | None = None, out: Image | None = None
@@ -133,117 +119,85 @@ class DetectionDataset:
         Args:
             epoch: counts from 0.
             index: the image, from 0.
-            size_hw: the size wanted, by default the input size.
-            out: an array (H, W, 3) to write to, such as a row of a batch.
+            size_hw: the size of a new image, by default the input size.
+            out: an array (H, W, 3) to write to instead, such as a row of a batch.
 
         Raises:
-            DataError: no image of the set can be read; in evaluation, this one can't.
+            DataError: no image of the set can be read.
         """
         if not 0 <= index < len(self):
             raise IndexError(f"image {index} of {len(self)}")
-        height, width = self.size_hw if size_hw is None else size_hw
-        out = np.empty((height, width, 3), np.uint8) if out is None else out
-        if self.recipe is None:
-            tile = self.tiles.tile(index)
-            _, ratio = paste_letterboxed(tile, out)
-            rows = self._rows_of(index, tile)
-            rows[:, :4] *= ratio
-            return self._finished(out, rows, index, tile, ratio)
+        if out is None:
+            out = np.empty((*(size_hw or self.size_hw), 3), np.uint8)
         rng = stream(self.seed, Purpose.SAMPLE, epoch, index)
-        # Every choice is drawn, needed or not, so that what is drawn next does not depend on it.
+        # Every choice is drawn, needed or not, so that later draws do not depend on it.
         u_mosaic, u_flip = rng.random(2).tolist()
         shift = draw_hsv_shift(rng, self.recipe)
-        if u_mosaic < self.recipe.mosaic_prob:
-            return self._mosaic(rng, self.recipe, epoch, index, out, shift, flipped=u_flip < self.recipe.flip_prob)
-        return self._single(index, out, shift, flipped=u_flip < self.recipe.flip_prob)
+        joined = u_mosaic < self.recipe.mosaic_prob
+        if joined:
+            inner, rows, width = out, self._mosaic(rng, epoch, index, out), float(out.shape[1])
+        else:
+            inner, rows, width = self._single(index, out)
+        # Only where the image is: padding stays grey, and at the right.
+        shift_hsv(inner, shift, self._space())
+        if u_flip < self.recipe.flip_prob:
+            flip(inner, rows, width)
+        return Sample(out, to_targets(rows if joined else keep_visible(rows, (out.shape[0], out.shape[1]))))
 
-    def _single(self, index: int, out: Image, shift: tuple[int, int, int], *, flipped: bool) -> Sample:
+    def _single(self, index: int, out: Image) -> tuple[Image, Rows, float]:
+        """Letterbox one image into `out` and return the part with the image, its boxes, and its exact width."""
         index, tile = self._readable(index)
         inner, ratio = paste_letterboxed(tile, out)
         rows = self._rows_of(index, tile)
         rows[:, :4] *= ratio
-        # Before padding in the original: the padding stays grey, and at the right.
-        shift_hsv(inner, shift, self._space())
-        if flipped:
-            flip(inner, rows, tile.size_hw[1] * ratio)
-        return self._finished(out, keep_visible(rows, (out.shape[0], out.shape[1])), index, tile, ratio)
+        return inner, rows, tile.size_hw[1] * ratio
 
-    def _mosaic(
-        self,
-        rng: Generator,
-        recipe: AugmentRecipe,
-        epoch: int,
-        index: int,
-        out: Image,
-        shift: tuple[int, int, int],
-        *,
-        flipped: bool,
-    ) -> Sample:
+    def _mosaic(self, rng: Generator, epoch: int, index: int, out: Image) -> Rows:
+        """Write a mosaic of four images, perhaps blended with a fifth, to `out` and return its boxes."""
         scratch = self._space()
-        mosaic = draw_mosaic(rng, recipe, self.size_hw)
-        mixup = draw_mixup(rng, recipe)
+        mosaic = draw_mosaic(rng, self.recipe, self.size_hw)
+        mixup = draw_mixup(rng, self.recipe)
         u_mixup, *others = rng.random(len(CORNERS)).tolist()
-        indices = [index, *self._partners(recipe, epoch, index, others)]
+        indices = [index, *self._partners(epoch, index, others)]
         found = {corner: self._readable(indices[corner]) for corner in mosaic.visible_corners()}
-        tiles = {corner: tile for corner, (_, tile) in found.items()}
-        render_mosaic(mosaic, tiles, out, scratch)
+        render_mosaic(mosaic, {corner: tile for corner, (_, tile) in found.items()}, out, scratch)
         on_canvas = [place_rows(mosaic, corner, tile, self._rows_of(i, tile)) for corner, (i, tile) in found.items()]
-        out_hw = (out.shape[0], out.shape[1])
-        rows = warp_rows(mosaic, np.concatenate(on_canvas) if on_canvas else self._rows[:0].copy(), out_hw)
-        if u_mixup < recipe.mixup_prob and len(self._labelled):
-            partner, tile = self._readable(self._labelled_partner(rng, recipe, epoch, index))
+        rows = warp_rows(mosaic, np.concatenate([self._rows[:0], *on_canvas]), (out.shape[0], out.shape[1]))
+        if u_mixup < self.recipe.mixup_prob and len(self._labelled):
+            partner, tile = self._readable(self._labelled_partner(rng, epoch, index))
             rows = np.concatenate((rows, mix(out, tile, self._rows_of(partner, tile), mixup, scratch)))
-        shift_hsv(out, shift, scratch)
-        if flipped:
-            flip(out, rows, out.shape[1])
-        return Sample(
-            image=out,
-            targets=to_targets(rows),
-            image_id=int(self.records.image_ids[index]),
-            size_hw=self.records.size_hw(index),
-            ratio=1.0,
-        )
+        return rows
 
-    def _partners(self, recipe: AugmentRecipe, epoch: int, index: int, draws: Sequence[float]) -> list[int]:
-        """Return one image for each number from 0 to below 1."""
-        if recipe.partner_window is None:
+    def _partners(self, epoch: int, index: int, draws: Sequence[float]) -> list[int]:
+        """Return an image for each number in [0, 1)."""
+        window = self.recipe.partner_window
+        if window is None:
             return [int(u * len(self)) for u in draws]
         order, place = self._order_and_place(epoch)
-        here, window = int(place[index]), min(recipe.partner_window, len(self))
+        here, window = int(place[index]), min(window, len(self))
         return [int(order[here - 1 - int(u * window)]) for u in draws]
 
-    def _labelled_partner(self, rng: Generator, recipe: AugmentRecipe, epoch: int, index: int) -> int:
-        """Return an image with boxes: a near one where some of the first tries have any."""
+    def _labelled_partner(self, rng: Generator, epoch: int, index: int) -> int:
+        """Return an image with boxes: a partner if one of the first eight has any, else any image."""
         *draws, u_any = rng.random(9).tolist()
-        for partner in self._partners(recipe, epoch, index, draws):
+        for partner in self._partners(epoch, index, draws):
             if self._offsets[partner + 1] > self._offsets[partner]:
                 return partner
         return int(self._labelled[int(u_any * len(self._labelled))])
 
     def order(self, epoch: int) -> NDArray[np.int64]:
-        """Return the images in the order of an epoch: shuffled for training, as they are for evaluation."""
+        """Return the images in the shuffled order of an epoch."""
         return self._order_and_place(epoch)[0]
 
     def _order_and_place(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the order of an epoch, and where each image stands in it."""
         known = self._orders.get(epoch)
         if known is None:
-            order = np.arange(len(self))
-            if self.recipe is not None:
-                order = stream(self.seed, Purpose.ORDER, epoch).permutation(len(self))
+            order = stream(self.seed, Purpose.ORDER, epoch).permutation(len(self))
             known = order, np.argsort(order)
             # Two epochs, because the next one's first samples are made while this one's last are in use.
             self._orders = {e: kept for e, kept in self._orders.items() if abs(e - epoch) == 1} | {epoch: known}
         return known
-
-    def _finished(self, out: Image, rows: Rows, index: int, tile: Tile, ratio: float) -> Sample:
-        return Sample(
-            image=out,
-            targets=to_targets(rows),
-            image_id=int(self.records.image_ids[index]),
-            size_hw=tile.size_hw,
-            ratio=ratio,
-        )
 
     def _rows_of(self, index: int, tile: Tile) -> Rows:
         """Return a copy of the boxes of an image, cut to it."""
@@ -260,7 +214,7 @@ class DetectionDataset:
             try:
                 return candidate, self.tiles.tile(candidate)
             except DataError as error:
-                self.note_bad(candidate, error, "Another image takes its place.")
+                self.note_bad(candidate, str(error))
         raise DataError(
             f"None of the {len(self)} images can be read. The first: {next(iter(self.bad_images.values()))}"
         )
@@ -270,11 +224,6 @@ class DetectionDataset:
             self._scratch.value = Scratch()
         space: Scratch = self._scratch.value
         return space
-
-
-def _default_tiles(records: Records, size_hw: tuple[int, int], recipe: AugmentRecipe | None) -> TileSource:
-    # Evaluation wants each image once, with the very pixels that inference sees.
-    return FileTiles(records, size_hw, exact=True) if recipe is None else RecentTiles(FileTiles(records, size_hw))
 
 
 def _training_rows(records: Records) -> tuple[Rows, NDArray[np.int64]]:

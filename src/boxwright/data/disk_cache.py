@@ -63,7 +63,7 @@ class DiskCache:
         height, width = self.size_hw
         root = os.path.abspath(self.records.root)
         name = hashlib.sha256(root.encode("utf-8", "surrogatepass")).hexdigest()[:12]
-        stem = f"tiles-{height}x{width}{'-exact' if source.exact else ''}-{name}"
+        stem = f"tiles-{height}x{width}-{name}"
         beside, home = Path(root, ".boxwright"), Path.home() / ".cache" / "boxwright"
         for place in (beside, home) if folder is None else (Path(folder),):
             try:

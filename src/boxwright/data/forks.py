@@ -16,60 +16,57 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from functools import partial
-from typing import NamedTuple, TypeAlias
+from multiprocessing.queues import SimpleQueue
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.core.affinity import unbound
-from boxwright.core.errors import DataError, UsageError, WorkerError
+from boxwright.core.errors import UsageError, WorkerError
 from boxwright.data import opencv_threads
+from boxwright.data.augment import Rows
+from boxwright.data.batch import PendingBatch, Position
 from boxwright.data.cache import RamCache
-from boxwright.data.crew import Crew, Facts, Work, make_rows, pin
 from boxwright.data.dataset import DetectionDataset
 from boxwright.data.recent import SharedRecent
 from boxwright.data.shared_cache import find_recent
+from boxwright.data.workers import make_rows
 
-_MOST_ROWS = 8  # of a batch that a process is handed at once
-_LENT = 3  # batches that may be with the caller before it is given copies
-_GRACE_S = 150.0  # longer than a training takes to stop in good order
-_NUMBER_BYTES = 2
-_LOOK_S = 0.2  # how often a process looks whether the one that it works for is still there
+_MOST_ROWS = 8  # of a batch in one task
+_LENT = 3  # batches of shared memory that the caller may hold before it gets copies
+_GRACE_S = 150.0  # longer than a training run takes to stop cleanly
+_POLL_S = 0.2  # how often a worker checks whether its parent still runs
 
-_Bad: TypeAlias = tuple[int, str, str]
+# Targets of some rows, and the images that could not be read, with the reason.
+_Result: TypeAlias = tuple[list[Rows], dict[int, str]]
 
 
 def processes_can_work() -> bool:
     """Return whether samples can be made by processes here.
 
-    Shared caches rely on an order of writes that x86 keeps.
+    Shared caches rely on the order of writes that x86 guarantees.
     """
     return sys.platform == "linux" and os.uname().machine == "x86_64"
 
 
-class Processes(Crew):
-    """Forks of this process, for a caller whose thread must never wait for Python's lock.
+class ForkedWorkers:
+    """Forks of this process that make samples into memory they share with it; see `SampleWorkers` for the methods.
 
-    They write pixels to memory that they share with it. They end with it, however it ends.
+    They end when this process ends, for whatever reason.
 
     Args:
-        dataset: what to make samples of. Its cache should be one that processes share (`open_cache(shared=True)`).
+        dataset: what to make samples of.
         workers: how many processes.
-        cores: processors that they may run on; empty for all.
         batch_bytes: the pixels of the largest batch.
-        prefetch: how many batches may be under way.
+        prefetch: how many batches may be pending.
 
     Raises:
-        UsageError: this system can't fork, or the cache is one that processes can't share.
+        UsageError: this system has no worker processes.
         WorkerError: they could not be started.
     """
 
-    ahead = True
-
-    def __init__(
-        self, dataset: DetectionDataset, workers: int, cores: Sequence[int], *, batch_bytes: int, prefetch: int
-    ) -> None:
+    def __init__(self, dataset: DetectionDataset, workers: int, *, batch_bytes: int, prefetch: int) -> None:
         if not processes_can_work():
             raise UsageError("Samples can't be made by processes on this system. Use worker_kind='threads'.")
         if isinstance(dataset.tiles, RamCache):
@@ -78,92 +75,93 @@ class Processes(Crew):
                 "worker_kind='threads'."
             )
         self._dataset, self._workers = dataset, workers
-        slots = [mmap.mmap(-1, batch_bytes) for _ in range(prefetch + _LENT)]  # pages are taken when used first
-        self._slots = slots
-        self._free = deque(range(len(slots)))
+        # Pages are allocated on first use.
+        self._slots = [mmap.mmap(-1, batch_bytes) for _ in range(prefetch + _LENT)]
+        self._free = deque(range(len(self._slots)))
         self._lent: set[int] = set()
         self._tokens = itertools.count()
         self._over = mmap.mmap(-1, 1)
         recent = find_recent(dataset.tiles)
         self._recent = recent if recent is not None and recent.lend() else None
-        numbers, give_numbers = os.pipe()
-        entered = mmap.mmap(-1, workers)
+        context = multiprocessing.get_context("fork")
+        numbers = context.SimpleQueue()
         for number in range(workers):
-            os.write(give_numbers, number.to_bytes(_NUMBER_BYTES))
+            numbers.put(number)
+        entered = mmap.mmap(-1, workers)
         self._pool = ProcessPoolExecutor(
             workers,
-            mp_context=multiprocessing.get_context("fork"),
+            mp_context=context,
             initializer=_enter,
-            initargs=(dataset, slots, tuple(cores), os.getpid(), self._over, self._recent, numbers, entered),
+            initargs=(dataset, self._slots, os.getpid(), self._over, self._recent, numbers, entered),
         )
-        # A fork has OpenCV's pool but not its threads, and would wait for them for ever: it must inherit none.
+        # A fork inherits OpenCV's pool without its threads, and would wait for them for ever: there must be none.
         opencv_threads.hold()
         try:
             # Not on the one core that OpenMP may have bound this thread to.
             with warnings.catch_warnings(), unbound():
                 # Forking beside threads may leave a lock taken for ever. The children use numpy and OpenCV alone.
                 warnings.simplefilter("ignore", DeprecationWarning)
-                self._pool.submit(_nothing).result()  # all are forked by the first
+                self._pool.submit(_nothing).result()  # the first task forks all workers
             while 0 in entered[:]:  # until then a signal would end them
                 time.sleep(0.002)
                 self._pool.submit(_nothing).result()
         except (OSError, BrokenProcessPool) as error:
             self._give_back_recent()
-            raise self._death() from error
+            raise self._ended() from error
         finally:
             opencv_threads.release()
-            os.close(numbers)
-            os.close(give_numbers)
+            numbers.close()
 
-    def begin(self, epoch: int, indices: Sequence[int], size_hw: tuple[int, int]) -> Work:
-        """See `Crew`."""
+    def begin(self, position: Position, indices: Sequence[int], size_hw: tuple[int, int]) -> PendingBatch:
+        """See `SampleWorkers`."""
         slot, token = self._free.popleft(), next(self._tokens)
         images = _view(self._slots[slot], len(indices), size_hw)
-        # Whoever holds the batch, or a part of it, holds this.
+        # Every view of the batch keeps this base alive.
         weakref.finalize(images.base, _give_back, slot, token, self._free, self._lent)
         rows = max(1, min(_MOST_ROWS, len(indices) // self._workers))
-        futures: list[Future[tuple[list[Facts | None], list[_Bad]]]] = []
+        futures: list[Future[_Result]] = []
         for first in range(0, len(indices), rows):
-            part = list(indices[first : first + rows])
+            part = indices[first : first + rows]
             try:
-                futures.append(self._pool.submit(_make, slot, len(indices), size_hw, first, epoch, part))
+                futures.append(self._pool.submit(_make, slot, len(indices), size_hw, first, position.epoch, part))
             except BrokenProcessPool as error:
-                # Said when this batch is asked for: those before it may be there.
+                # Raised when this batch is asked for: those before it may be complete.
                 futures.append(Future())
                 futures[-1].set_exception(error)
-        return Work(images, [partial(self._result, future) for future in futures], list(futures), token)
+        return PendingBatch(position, indices, images, futures, token)
 
-    def _result(self, future: "Future[tuple[list[Facts | None], list[_Bad]]]") -> list[Facts | None]:
+    def finish(self, pending: PendingBatch) -> tuple[NDArray[np.uint8], list[Rows]]:
+        """See `SampleWorkers`."""
         try:
-            rows, bad = future.result()
+            targets = [rows for future in pending.futures for rows in self._result(future)]
         except BrokenProcessPool as error:
-            raise self._death() from error
-        for index, text, consequence in bad:
-            self._dataset.note_bad(index, DataError(text), consequence)
-        return rows
-
-    def hand_over(self, work: Work) -> NDArray[np.uint8]:
-        """See `Crew`."""
-        if len(self._lent) >= _LENT:  # the rest of the shared memory is for batches to come
-            work.images = work.images.copy()
+            raise self._ended() from error
+        if len(self._lent) >= _LENT:  # the rest of the shared memory is for pending batches
+            pending.images = pending.images.copy()
         else:
-            self._lent.add(work.token)
-        return work.images
+            self._lent.add(pending.token)
+        return pending.images, targets
 
-    def drop(self, works: Sequence[Work]) -> None:
-        """See `Crew`. Nothing is cancelled: when a process dies, nobody is told of a future that was."""
-        for work in works:
-            wait(work.futures)
-            for future in work.futures:
+    def _result(self, future: "Future[_Result]") -> list[Rows]:
+        targets, bad = future.result()
+        for index, reason in bad.items():
+            self._dataset.note_bad(index, reason)
+        return targets
+
+    def drop(self, batches: Sequence[PendingBatch]) -> None:
+        """See `SampleWorkers`. Nothing is cancelled: a broken pool never completes a cancelled future."""
+        for pending in batches:
+            wait(pending.futures)
+            for future in pending.futures:
                 if future.exception() is None:
-                    self._result(future)  # for what it has to say of bad images
+                    self._result(future)  # notes its bad images
                 elif isinstance(future.exception(), BrokenProcessPool):
                     self._over[0] = 1
-            work.images = work.images[:0].copy()  # a traceback may keep the work
+            pending.images = pending.images[:0].copy()  # a traceback may keep the pending batch
 
     def close(self) -> None:
-        """See `Crew`."""
-        # One that was killed may have died with the lock of the queue through which the others are told to end.
+        """See `SampleWorkers`."""
+        # A killed worker may have held the lock of the queue through which the others are told to end.
         self._over[0] = 1
         self._pool.shutdown(wait=True)
         self._give_back_recent()
@@ -173,79 +171,64 @@ class Processes(Crew):
             self._recent.give_back()
             self._recent = None
 
-    def _death(self) -> WorkerError:
+    def _ended(self) -> WorkerError:
         self._over[0] = 1
         return WorkerError(
-            "A process that makes samples has died or could not be started; where memory is short, the system ends "
-            "one. Use fewer workers, or worker_kind='threads'."
+            "A process that makes samples was killed or could not be started. The system kills one when memory is "
+            "short. Use fewer workers, or worker_kind='threads'."
         )
 
 
 def _view(memory: mmap.mmap, images: int, size_hw: tuple[int, int]) -> NDArray[np.uint8]:
     shape = (images, *size_hw, 3)
-    return np.frombuffer(memory, np.uint8, int(np.prod(shape))).reshape(shape)
+    return np.frombuffer(memory, np.uint8, math.prod(shape)).reshape(shape)
 
 
 def _give_back(slot: int, token: int, free: deque[int], lent: set[int]) -> None:
-    # In this order: another thread may look in between, and must not lend what is not free yet.
+    # In this order: another thread may run in between, and must not lend what is not free yet.
     free.append(slot)
     lent.discard(token)
 
 
-# In the forks.
+# What follows runs in the forks.
 
-
-class _Place(NamedTuple):
-    dataset: DetectionDataset
-    slots: Sequence[mmap.mmap]
-    bad: list[_Bad]
-
-
-_place: _Place | None = None
+_dataset: DetectionDataset
+_slots: Sequence[mmap.mmap]
+_reported = 0  # of the bad images
 _until_s = math.inf
 
 
 def _enter(
     dataset: DetectionDataset,
     slots: Sequence[mmap.mmap],
-    cores: tuple[int, ...],
     parent: int,
     over: mmap.mmap,
     recent: SharedRecent | None,
-    numbers: int,
+    numbers: "SimpleQueue[int]",
     entered: mmap.mmap,
 ) -> None:
-    """Become a worker: nothing of the parent's may go on here but the data set."""
-    global _place
-    bad: list[_Bad] = []
-
-    def note_bad(index: int, error: DataError, consequence: str) -> None:
-        if index not in dataset.bad_images:
-            dataset.bad_images[index] = str(error)
-            bad.append((index, str(error), consequence))
-
-    dataset.note_bad = note_bad  # type: ignore[method-assign]
-    _place = _Place(dataset, slots, bad)
-    number = int.from_bytes(os.read(numbers, _NUMBER_BYTES))
-    if recent is not None:
-        recent.write_as(number, len(entered))
+    """Become a worker, which keeps nothing of its parent but the data set."""
+    global _dataset, _slots, _reported
+    _dataset, _slots, _reported = dataset, slots, len(dataset.bad_images)
+    threading.Thread(target=_end_with, args=(parent, over), daemon=True).start()
     for name in signal.valid_signals():
         if callable(signal.getsignal(name)):
             signal.signal(name, signal.SIG_DFL)
-    # A signal to all processes of a group reaches the parent too, which may want batches until it has stopped in good
-    # order. It ends this process then.
+    # A signal to a whole process group also reaches the parent, which may want batches until it has stopped cleanly
+    # and then ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _outlast)
-    logging.disable()  # handlers may write to the parent's display
-    threading.Thread(target=_end_with, args=(parent, over), daemon=True).start()
-    pin(cores)
+    logging.disable()  # handlers may write to the parent's display; the parent logs the bad images
+    number = numbers.get()
+    if recent is not None:
+        recent.write_as(number, len(entered))
     os.nice(5)  # the caller's thread comes first
     entered[number] = 1
 
 
 def _end_with(parent: int, over: mmap.mmap) -> None:
     while os.getppid() == parent and not over[0] and time.monotonic() < _until_s:
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     os._exit(1)
 
 
@@ -258,12 +241,10 @@ def _nothing() -> None:
     pass
 
 
-def _make(
-    slot: int, batch: int, size_hw: tuple[int, int], first: int, epoch: int, indices: Sequence[int]
-) -> tuple[list[Facts | None], list[_Bad]]:
-    assert _place is not None
-    images = _view(_place.slots[slot], batch, size_hw)[first : first + len(indices)]
-    rows = make_rows(_place.dataset, images, epoch, indices)
-    bad = list(_place.bad)
-    _place.bad.clear()
-    return rows, bad
+def _make(slot: int, batch: int, size_hw: tuple[int, int], first: int, epoch: int, indices: Sequence[int]) -> _Result:
+    global _reported
+    images = _view(_slots[slot], batch, size_hw)[first : first + len(indices)]
+    targets = make_rows(_dataset, images, epoch, indices)
+    bad = dict(itertools.islice(_dataset.bad_images.items(), _reported, None))
+    _reported += len(bad)
+    return targets, bad

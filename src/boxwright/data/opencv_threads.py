@@ -1,17 +1,17 @@
-"""OpenCV's own threads, which must rest while worker threads use it."""
+"""Switching off OpenCV's own threads while worker threads use it."""
 
 import threading
 
 import cv2
 
-# OpenCV has one setting for the whole process, so there is one count of those who need it off.
+# OpenCV has one setting for the whole process, so the holders are counted.
 _lock = threading.Lock()
 _holders = 0
 _before = 0
 
 
 def hold() -> None:
-    """Let every OpenCV call of this process use the calling thread alone, until `release` is called as often.
+    """Keep every OpenCV call of this process to the calling thread, until `release` is called as often.
 
     OpenCV's threads would run, and spin, on the cores that compute; worker threads keep theirs busy without them.
     """
@@ -24,7 +24,7 @@ def hold() -> None:
 
 
 def release() -> None:
-    """Undo one `hold`; the last one gives OpenCV as many threads as it had."""
+    """Undo one `hold`; the last call restores OpenCV's number of threads."""
     global _holders
     with _lock:
         _holders -= 1

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.data.records import Records
-from boxwright.vision.decode import decode_scaled, read_file, read_image
+from boxwright.vision.decode import decode_scaled, read_file
 from boxwright.vision.letterbox import fit_hw, fit_ratio, resize
 
 
@@ -58,20 +58,13 @@ class FileTiles:
     Attributes:
         records: the set.
         size_hw: the input size that tiles are made for.
-        exact: decode JPEGs in full even where a quarter of the pixels would do. Evaluation wants this, so that its
-            pixels are those that inference sees.
     """
 
     records: Records
     size_hw: tuple[int, int]
-    exact: bool = False
 
     def tile(self, index: int) -> Tile:
         """Return the tile of one image; see `TileSource`."""
         path = self.records.path(index)
-        if self.exact:
-            image = read_image(path)
-            size_hw = (image.shape[0], image.shape[1])
-        else:
-            image, size_hw = decode_scaled(read_file(path), os.fspath(path), self.size_hw)
+        image, size_hw = decode_scaled(read_file(path), os.fspath(path), self.size_hw)
         return Tile(resize(image, fit_hw(size_hw, self.size_hw)), size_hw)

@@ -14,8 +14,6 @@ from boxwright.data.recipe import AugmentRecipe, recipe_for
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes
 from boxwright.data.tile import FileTiles
-from boxwright.vision.decode import read_image
-from boxwright.vision.letterbox import letterbox
 
 SIZE = (96, 128)
 FULL = recipe_for("yolox_s")
@@ -138,16 +136,6 @@ def test_a_sample_is_written_where_it_is_wanted(records: Records) -> None:
     assert not batch[[0, 2]].any()
 
 
-def test_evaluation_gives_the_letterboxed_image_as_inference_sees_it(records: Records) -> None:
-    small = (64, 64)  # a size at which training would decode to half
-    sample = DetectionDataset(records, small, recipe=None).sample(0, 2)
-    expected, ratio = letterbox(read_image(records.path(2)), small)
-    assert np.array_equal(sample.image, expected)
-    assert (sample.size_hw, sample.ratio, sample.image_id) == ((120, 200), ratio, 2)
-    boxes = records.boxes(2) * ratio
-    assert np.allclose(sample.targets[:, 3:], boxes[:, 2:] - boxes[:, :2], atol=1e-4)
-
-
 def test_crowds_and_boxes_without_area_are_no_targets(tmp_path: Path) -> None:
     base = one_square(tmp_path / "set")
     records = Records.from_lists(
@@ -218,12 +206,11 @@ def test_partners_come_from_the_window_before_the_image(records: Records) -> Non
         assert set(asked) <= {order[place - back] for back in range(4)}
 
 
-def test_training_shuffles_each_epoch_anew_and_evaluation_never(records: Records) -> None:
+def test_each_epoch_is_shuffled_anew(records: Records) -> None:
     training = DetectionDataset(records, SIZE, recipe=FULL, seed=1)
     orders = [training.order(e).tolist() for e in range(4)]
     assert all(sorted(order) == list(range(10)) for order in orders)
     assert len({tuple(order) for order in orders}) == 4
-    assert DetectionDataset(records, SIZE, recipe=None).order(3).tolist() == list(range(10))
 
 
 def break_image(records: Records, index: int) -> None:
@@ -263,12 +250,6 @@ def test_a_set_of_bad_images_only_is_an_error(records: Records) -> None:
         DetectionDataset(records, SIZE, recipe=FULL).sample(0, 3)
 
 
-def test_evaluation_does_not_replace_a_bad_image(records: Records) -> None:
-    break_image(records, 4)
-    with pytest.raises(DataError, match="000004"):
-        DetectionDataset(records, SIZE, recipe=None).sample(0, 4)
-
-
 def test_the_next_phase_shares_images_and_bad_ones(records: Records) -> None:
     break_image(records, 4)
     dataset = DetectionDataset(records, SIZE, recipe=FULL, seed=8)
@@ -277,8 +258,6 @@ def test_the_next_phase_shares_images_and_bad_ones(records: Records) -> None:
     assert last.tiles is dataset.tiles
     assert last.bad_images is dataset.bad_images
     assert last.seed == 8
-    with pytest.raises(UsageError, match="data sets of their own"):
-        dataset.with_recipe(None)
 
 
 def test_a_cache_for_something_else_is_refused(records: Records) -> None:

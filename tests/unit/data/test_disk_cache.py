@@ -117,9 +117,8 @@ def test_sizes_and_sets_do_not_get_mixed_up(records: Records, tmp_path: Path) ->
     for _ in range(2):
         assert_same_tiles(opened(records, tmp_path / "cache"), records)
         assert_same_tiles(opened(other, tmp_path / "cache"), other)
-    exact = DiskCache(FileTiles(records, (32, 32), exact=True), folder=tmp_path / "cache")
-    scaled = DiskCache(FileTiles(records, (32, 32)), folder=tmp_path / "cache")
-    assert not np.array_equal(exact.tile(0).pixels, scaled.tile(0).pixels)
+    small = DiskCache(FileTiles(records, (32, 32)), folder=tmp_path / "cache")
+    assert small.tile(0).pixels.shape == (32, 32, 3)
 
 
 def test_what_a_crash_left_behind_the_last_tile_is_overwritten(records: Records, tmp_path: Path) -> None:

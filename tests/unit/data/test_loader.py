@@ -32,11 +32,6 @@ def training(records: Records) -> DetectionDataset:
     return DetectionDataset(records, SIZE, recipe=FULL, seed=11)
 
 
-@pytest.fixture
-def evaluation(records: Records) -> DetectionDataset:
-    return DetectionDataset(records, SIZE, recipe=None)
-
-
 def take(dataset: DetectionDataset, batches: int, **options: Any) -> list[Batch]:
     options = {"batch_size": 4, "infinite": True} | options
     with Loader(dataset, **options) as loader:
@@ -46,7 +41,7 @@ def take(dataset: DetectionDataset, batches: int, **options: Any) -> list[Batch]
 def digest(batches: list[Batch]) -> str:
     found = hashlib.sha256()
     for batch in batches:
-        for array in (batch.images, batch.targets, batch.image_ids, batch.sizes_hw, batch.ratios):
+        for array in (batch.images, batch.targets, batch.image_ids):
             found.update(str(array.shape).encode() + array.tobytes())
         found.update(str(batch.position).encode())
     return found.hexdigest()
@@ -147,24 +142,6 @@ def test_a_set_of_one_image_works(records: Records) -> None:
     assert ids(batches) == [[3]] * 5
 
 
-@pytest.mark.parametrize(("world_size", "batch_size"), [(1, 5), (2, 4), (3, 4), (5, 1), (30, 2)])
-def test_evaluation_loses_and_doubles_no_image(evaluation: DetectionDataset, world_size: int, batch_size: int) -> None:
-    found = []
-    for rank in range(world_size):
-        with Loader(evaluation, batch_size=batch_size, rank=rank, world_size=world_size) as loader:
-            batches = list(loader)
-            assert len(batches) == len(loader)
-            found += [i for batch in ids(batches) for i in batch]
-    assert sorted(found) == list(range(22))
-
-
-def test_evaluation_batches_say_how_to_get_back_to_the_files(evaluation: DetectionDataset) -> None:
-    with Loader(evaluation, batch_size=5) as loader:
-        for batch in loader:
-            assert (batch.sizes_hw == (80, 120)).all()
-            assert np.allclose(batch.ratios, 0.8)
-
-
 def test_a_second_loop_goes_on_with_the_next_epoch(training: DetectionDataset) -> None:
     with Loader(training, batch_size=5) as loader:
         first, second = list(loader), list(loader)
@@ -199,13 +176,6 @@ def test_batches_change_size_every_ten_and_all_ranks_agree(training: DetectionDa
     assert len({b.images.shape for e in range(8) for b in take(training, 1, start=(e, 0))}) > 2
 
 
-def test_evaluation_always_has_the_input_size(evaluation: DetectionDataset) -> None:
-    with Loader(evaluation, batch_size=22) as loader:
-        (batch,) = loader
-    assert batch.images.shape == (22, *SIZE, 3)
-    assert batch.images.flags.c_contiguous
-
-
 def test_more_boxes_than_the_fixed_number_are_counted_and_said_once(
     records: Records, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -228,17 +198,9 @@ def test_more_boxes_than_the_fixed_number_are_counted_and_said_once(
         {"workers": -1},
         {"prefetch": 0},
         {"max_boxes": 0},
-        {"cores": [99999]},
-        {"cores": [0], "workers": 0},
         {"start": (0, 5)},
     ],
 )
 def test_numbers_that_do_not_fit_are_refused(training: DetectionDataset, wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong)) if "start" not in wrong else "no batch 5"):
         Loader(training, **({"batch_size": 5} | wrong))
-
-
-@pytest.mark.parametrize("wrong", [{"drop_last": True}, {"infinite": True}])
-def test_evaluation_refuses_what_would_lose_or_double_images(evaluation: DetectionDataset, wrong: Any) -> None:
-    with pytest.raises(UsageError, match="evaluation"):
-        Loader(evaluation, batch_size=4, **wrong)

@@ -13,7 +13,6 @@ from boxwright.core.memory import read_memory
 from boxwright.data.cache import CacheKind, open_cache
 from boxwright.data.cache_size import expected_bytes
 from boxwright.data.check import check_records, usable
-from boxwright.data.crew import WorkerKind
 from boxwright.data.dataset import DetectionDataset
 from boxwright.data.forks import processes_can_work
 from boxwright.data.formats import read_records, with_names
@@ -21,6 +20,7 @@ from boxwright.data.loader import Loader
 from boxwright.data.recipe import AugmentRecipe, recipe_for
 from boxwright.data.records import Records
 from boxwright.data.split import read_splits
+from boxwright.data.workers import WorkerKind
 from boxwright.tasks.train.config import TrainConfig
 
 _log = get_logger(__name__)

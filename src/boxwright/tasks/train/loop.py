@@ -165,7 +165,7 @@ class Training:
         with self._watch.listening():
             while self.state.step < self.course.total_steps and not stopped:
                 last_phase = self.course.in_last_phase(self.state.step)
-                dataset = self.dataset.with_recipe(self.dataset.recipe.no_aug()) if last_phase else self.dataset  # type: ignore[union-attr]
+                dataset = self.dataset.with_recipe(self.dataset.recipe.no_aug()) if last_phase else self.dataset
                 with self._open_loader(dataset) as loader:
                     for losses in self._steps(loader):
                         last_losses = losses
@@ -340,7 +340,6 @@ class Training:
     # Memory.
 
     def _tell_what_fits(self) -> str:
-        assert self.dataset.recipe is not None
         largest_hw = self.dataset.recipe.largest_hw(self.size_hw)
         network = build(self.config.model, self.spec.num_classes)
         return tell_what_fits(
