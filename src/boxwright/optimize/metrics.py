@@ -5,7 +5,6 @@ import inspect
 import os
 import sys
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,11 +13,12 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.core.batches import BatchForm, count_samples, is_loader, iterate, parameters_of, required_inputs
 from boxwright.core.errors import UsageError
+from boxwright.core.metrics import add_batch, collects, copy_metric, metric_name, to_array
 from boxwright.core.structure import flatten
 from boxwright.launchers.payload import pack
 from boxwright.optimize.accuracy import Direction, Score, check_direction
-from boxwright.optimize.batches import BatchForm, is_loader, iterate
 from boxwright.optimize.model import OptimizedModel
 from boxwright.runtimes.base import Graph
 
@@ -51,7 +51,7 @@ class MetricScorer:
     @property
     def name(self) -> str:
         """The metric's own name."""
-        return getattr(self.metric, "__name__", type(self.metric).__name__)
+        return metric_name(self.metric)
 
     def score(self, graph: Graph) -> Score:
         """Return the score of a loaded model, with the result of each sample where the metric gives them."""
@@ -63,25 +63,16 @@ class MetricScorer:
             return _to_score(self.metric(model))
         if kind == "model and data":
             return _to_score(self.metric(model, self.data))
-        if kind == "stateful":
-            metric = deepcopy(self.metric)
-            metric.reset()
-            for output, target, _ in self._outputs(model):
-                metric.update(output, target)
-            return _to_score(metric.compute())
-        values, sizes = [], []
-        for output, target, size in self._outputs(model):
-            values.append(_to_array(self.metric(output, target)))
-            sizes.append(size)
-        if all(v.shape == (n,) or (n == 1 and v.size == 1) for v, n in zip(values, sizes, strict=True)):
-            return _to_score(np.concatenate([v.reshape(-1) for v in values]))
-        if any(v.size != 1 for v in values):
-            shapes = sorted({v.shape for v in values})
-            raise UsageError(
-                f"metric={self.name!r} returned values of the shapes {shapes!r} for batches of {sorted(set(sizes))!r}. "
-                "Return one number a batch, or one a sample."
-            )
-        return Score(value=float(np.average([float(v.reshape(())) for v in values], weights=sizes)))
+        collector = copy_metric(self.metric)
+        for batch in self._batches():
+            (args, kwargs), target = self.form.split(batch)
+            if target is None:
+                raise UsageError(
+                    f"metric={self.name!r} compares with a target, but the batches of validation_data hold only inputs."
+                )
+            add_batch(collector, model(*args, **kwargs), target, count_samples(batch))
+        samples = collector.samples() if kind == "pairs" else []
+        return _to_score(samples or collector.compute())
 
     def count(self, score: Score) -> int:
         """Return how many samples have a result of their own."""
@@ -119,17 +110,11 @@ class MetricScorer:
             return uuid4().hex
         return digest.hexdigest()
 
-    def _outputs(self, model: OptimizedModel) -> Iterator[tuple[Any, Any, int]]:
+    def _batches(self) -> Iterator[Any]:
         empty = True
         for batch in iterate(self.data):
             empty = False
-            (args, kwargs), target = self.form.split(batch)
-            if target is None:
-                raise UsageError(
-                    f"metric={self.name!r} compares with a target, but the batches of validation_data hold only inputs."
-                )
-            leaves, _ = flatten((args, kwargs))
-            yield model(*args, **kwargs), target, int(leaves[0].shape[0]) if leaves[0].ndim else 1
+            yield batch
         if empty:
             raise UsageError(f"validation_data gave no batch, so metric={self.name!r} has nothing to score.")
 
@@ -157,7 +142,7 @@ def _source_of(metric: Any) -> bytes:
 def find_kind(metric: Any) -> Kind:
     """Return which form a metric has.
 
-    "stateful" has `update`, `compute` and `reset`, as torchmetrics' have. A function of one required argument takes
+    "stateful" has `update` and `compute`, as torchmetrics' have. A function of one required argument takes
     the model. One of two takes the model and the data if the first is called "model" or the second like a loader, and
     otherwise the output and the target of one batch.
 
@@ -168,20 +153,21 @@ def find_kind(metric: Any) -> Kind:
         >>> find_kind(lambda pred, target: 0), find_kind(lambda model: 0), find_kind(lambda model, loader: 0)
         ('pairs', 'model', 'model and data')
     """
-    if all(callable(getattr(metric, name, None)) for name in ("update", "compute", "reset")):
+    if collects(metric):
         return "stateful"
     if not callable(metric):
-        raise UsageError(f"metric={metric!r} is no function. Give f(pred, target), f(model, loader) or f(model).")
-    try:
-        parameters = list(inspect.signature(metric).parameters.values())
-    except (TypeError, ValueError):
-        return "pairs"  # a built-in function does not tell
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    required = [p.name for p in positional if p.default is p.empty]
+        raise UsageError(
+            f"metric={metric!r} is not a metric. Give f(pred, target), f(model, loader), f(model), or an object with "
+            "update(pred, target) and compute()."
+        )
+    parameters = parameters_of(metric)
+    if parameters is None:
+        return "pairs"  # a built-in function has no signature
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = required_inputs(parameters)
     if len(required) == 1 and len(positional) == 1:
         return "model"
-    names = [p.name for p in positional]
-    if len(names) >= 2 and (names[0] == "model" or names[1] in _DATA_NAMES):
+    if len(positional) >= 2 and (positional[0] == "model" or positional[1] in _DATA_NAMES):
         return "model and data"
     if len(required) > 2:
         raise UsageError(
@@ -190,16 +176,12 @@ def find_kind(metric: Any) -> Kind:
     return "pairs"
 
 
-def _to_array(value: Any) -> NDArray[Any]:
-    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value, dtype=np.float64)
-
-
 def _to_score(value: Any) -> Score:
-    array = _to_array(value)
+    array = to_array(value)
     if array.ndim == 1 and array.size > 1:
         return Score(value=float(array.mean()), arrays={"samples": array})
     if array.size != 1:
         raise UsageError(
-            f"The metric returned an array of the shape {array.shape!r}. Return one number, or one a sample."
+            f"The metric returned an array of the shape {array.shape!r}. Return one number, or one per sample."
         )
     return Score(value=float(array.reshape(())))

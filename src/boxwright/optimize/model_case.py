@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from boxwright.core.batches import BatchForm, Call, flat_inputs, iterate
 from boxwright.core.errors import UsageError
 from boxwright.core.signature import Array
 from boxwright.core.spec import Spec
 from boxwright.optimize.accuracy import Scorer
-from boxwright.optimize.batches import BatchForm, Call, flat_inputs, iterate
 from boxwright.runtimes.source import Source
 
 _PROBES = 3

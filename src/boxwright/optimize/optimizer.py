@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from boxwright.core.batches import BatchForm, Call, take_inputs
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.types import Precision
 from boxwright.optimize.accuracy import Direction, check_direction
-from boxwright.optimize.batches import BatchForm, Call, take_inputs
 from boxwright.optimize.candidates import ORIGINAL, SearchMode, choose_methods, find_method
 from boxwright.optimize.metrics import MetricScorer
 from boxwright.optimize.model import OptimizedModel

@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import nn
 
+from boxwright.core.batches import Call
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import UsageError
-from boxwright.optimize.batches import Call
 from boxwright.optimize.model import OptimizedModel
 from boxwright.runtimes.artifact import open_graph, read_artifact, write_artifact
 from boxwright.runtimes.autopilot import check_hint, choose

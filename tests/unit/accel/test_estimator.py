@@ -157,7 +157,7 @@ def test_a_list_of_one_entry_a_sample_is_predicted_as_a_list() -> None:
 @pytest.mark.parametrize("answer", [torch.tensor(1.0), [torch.zeros(4), torch.zeros(4)], torch.zeros(2, 4)])
 def test_outputs_that_are_not_one_entry_a_sample_are_refused(answer: Any) -> None:
     estimator = make_estimator(loss=None, step=lambda model, batch: (None, answer))
-    with pytest.raises(UsageError, match="one entry a sample"):
+    with pytest.raises(UsageError, match="one entry per sample"):
         estimator.predict(make_loader, batch_size=4)
 
 

@@ -6,15 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from boxwright.accel.estimator.samples import count_samples
-from boxwright.accel.estimator.step import (
-    LossStep,
-    OwnLossStep,
-    forward_inputs,
-    make_loss,
-    name_losses,
-    run_step,
-)
+from boxwright.accel.estimator.blueprint import LossStep, make_loss, name_losses, own_loss_step, run_step
+from boxwright.core.batches import BatchForm, count_samples
 from boxwright.core.errors import UsageError
 
 IMAGE = torch.zeros(3, 8, 9)
@@ -85,7 +78,7 @@ OUTPUTS = torch.zeros(2, 3)
 def test_losses_and_outputs_of_a_model_that_owns_its_loss_are_told_apart(
     answer: Any, losses: Any, outputs: Any, batch: Any
 ) -> None:
-    found = OwnLossStep()(Answers(answer), batch)
+    found = own_loss_step(Answers(answer), batch)
     assert repr(found) == repr((losses, outputs))
 
 
@@ -96,7 +89,8 @@ class OneInput(nn.Module):
 
 @pytest.mark.parametrize("batch", [ONE, (ONE,), [ONE, torch.tensor(7.0)], {"x": ONE}])
 def test_a_target_in_the_batch_is_no_input_of_a_prediction(batch: Any) -> None:
-    assert forward_inputs(OneInput(), batch).item() == 2.0
+    (args, kwargs), _ = BatchForm(OneInput()).split(batch)
+    assert OneInput()(*args, **kwargs).item() == 2.0
 
 
 def test_a_loss_is_a_module_a_class_a_function_or_a_creator() -> None:
@@ -115,6 +109,21 @@ def test_a_loss_is_a_module_a_class_a_function_or_a_creator() -> None:
 def test_a_batch_without_a_target_is_refused_by_a_loss() -> None:
     with pytest.raises(UsageError, match="last element is the target"):
         LossStep(nn.MSELoss())(nn.Identity(), torch.zeros(2))
+
+
+@pytest.mark.parametrize("batch", [(ONE, TWO), {"x": ONE, "label": TWO}])
+def test_a_loss_compares_with_the_part_of_a_batch_that_forward_does_not_take(batch: Any) -> None:
+    loss, outputs, target = LossStep(nn.functional.l1_loss)(OneInput(), batch)
+    assert (loss.item(), outputs.item(), target.item()) == (0.0, 2.0, 2.0)
+
+
+class ImagesAndTargets(nn.Module):
+    def forward(self, images: Any, targets: Any) -> Any: ...
+
+
+def test_lists_of_images_and_targets_stay_together_for_a_model_that_needs_both() -> None:
+    batch = ([IMAGE, IMAGE], [{"boxes": torch.zeros(0, 4)}] * 2)
+    assert BatchForm(ImagesAndTargets()).split(batch) == ((batch, {}), None)
 
 
 class Pair(NamedTuple):

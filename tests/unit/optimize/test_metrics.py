@@ -14,8 +14,8 @@ import torch
 from support.planted import DoublingGraph
 from torch.utils.data import DataLoader
 
+from boxwright.core.batches import BatchForm, is_loader, take_inputs
 from boxwright.core.errors import UsageError
-from boxwright.optimize.batches import BatchForm, is_loader, take_inputs
 from boxwright.optimize.metrics import MetricScorer, find_kind
 from boxwright.optimize.model import OptimizedModel
 
@@ -65,6 +65,19 @@ class Right:
         return torch.tensor(self.right / self.all)
 
 
+class Distances:
+    """As the Estimator's `Metric` is built: nothing resets it."""
+
+    def __init__(self) -> None:
+        self.all: list[float] = []
+
+    def update(self, pred: Any, target: Any) -> None:
+        self.all += (pred[:, 0] - target).tolist()
+
+    def compute(self) -> float:
+        return sum(self.all) / len(self.all)
+
+
 def _scorer(metric: Any, data: Any = None) -> MetricScorer:
     return MetricScorer(metric=metric, data=Loader() if data is None else data, form=BatchForm(Doubling()))
 
@@ -84,6 +97,7 @@ def _of_model_and_loader(model: Any, loader: Any) -> list[float]:
         (_each, "pairs", 2 / 3, 3),
         (_mean, "pairs", 2 / 3, 0),
         (Right(), "stateful", 2 / 3, 0),
+        (Distances(), "stateful", 2 / 3, 0),
         (_of_model, "model", 6.0, 0),
         (_of_model_and_loader, "model and data", 2 / 3, 3),
     ],
@@ -174,9 +188,9 @@ def test_what_a_metric_reads_by_itself_has_another_fingerprint_each_time(metric:
 @pytest.mark.parametrize(
     ("metric", "message"),
     [
-        (3, "is no function"),
+        (3, "is not a metric"),
         (lambda a, b, c: 0, "needs 3 arguments"),
-        (lambda pred, target: pred, "Return one number a batch, or one a sample"),
+        (lambda pred, target: pred, "one number per batch"),
     ],
 )
 def test_a_metric_that_makes_no_sense_is_refused(metric: Any, message: str) -> None:

@@ -2,7 +2,8 @@
 
 from boxwright.accel.estimator.callbacks import Callback, Run
 from boxwright.accel.estimator.estimator import Estimator
-from boxwright.accel.estimator.metrics import Accuracy, EvaluatorMetric, Metric
+from boxwright.accel.estimator.metrics import Accuracy, EvaluatorMetric
 from boxwright.accel.estimator.sources import Sharded
+from boxwright.core.metrics import Metric
 
 __all__ = ["Accuracy", "Callback", "Estimator", "EvaluatorMetric", "Metric", "Run", "Sharded"]

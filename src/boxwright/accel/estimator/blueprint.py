@@ -1,38 +1,37 @@
-"""The blueprint: everything a worker needs to build model, optimizer, scheduler, loss and metrics for itself."""
+"""What a worker builds for itself (model, optimizer, loss), and what it does with one batch."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any, Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from boxwright.accel.estimator.samples import SampleCounter
-from boxwright.accel.estimator.step import LossStep, OwnLossStep, Step, make_loss
 from boxwright.accel.loaders import seeded
+from boxwright.core.batches import BatchForm, count_samples, parameters_of, required_inputs
 from boxwright.core.errors import CheckpointError, UsageError
+from boxwright.core.log import get_logger
+
+_log = get_logger(__name__)
 
 SchedulerPace = Literal["epoch", "iteration"]
+
+Step = Callable[[nn.Module, Any], Any]
+"""`step(model, batch)` returns (losses, outputs) or (losses, outputs, targets).
+
+Losses are a tensor, a dict of tensors, or outside training None.
+"""
+
+TOTALS = ("loss", "total_loss", "total")
+"""The names under which a dict of losses holds their sum; without one of them, all entries are added up."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Blueprint:
-    """The creators and the config. This crosses the border to a worker; what it makes does not.
-
-    Attributes:
-        model: `model(config)` returns the network.
-        optimizer: `optimizer(model, config)` returns its optimizer; None where nothing is trained.
-        loss: a module, `f(outputs, targets)`, or a creator of one from the config; None for a model that owns its loss.
-        metrics: by name.
-        scheduler: `scheduler(optimizer, config)` returns a learning rate scheduler, or None for a constant rate.
-        scheduler_pace: what the scheduler counts.
-        preprocess: `preprocess(batch)` returns the batch that goes into the step.
-        step: `step(model, batch)` in place of forward and loss.
-        count_samples: `count_samples(batch)` returns how many samples a batch has; None to tell it by its form.
-        config: what all creators are given.
-        seed: of weights, of the order of samples and of all random numbers in the workers.
-    """
+    """The creators and the config: what is sent to a worker. See `Estimator.from_torch` for the attributes."""
 
     model: Callable[[dict[str, Any]], nn.Module]
     optimizer: Callable[[nn.Module, dict[str, Any]], Optimizer] | None = None
@@ -47,7 +46,7 @@ class Blueprint:
     seed: int = 0
 
     def copy_config(self) -> dict[str, Any]:
-        """Return a config of its own for this worker: creators may write into it."""
+        """Return a config for this worker alone: creators may write into it."""
         return deepcopy(dict(self.config))
 
     def make_model(self, weights: Mapping[str, Any] | None, config: dict[str, Any]) -> nn.Module:
@@ -55,7 +54,7 @@ class Blueprint:
 
         Raises:
             UsageError: the creator returned something else.
-            CheckpointError: the weights are another network's.
+            CheckpointError: the weights belong to another network.
         """
         with seeded(self.seed):
             model = self.model(config)
@@ -86,7 +85,7 @@ class Blueprint:
         if self.step is not None:
             return self.step
         if self.loss is None:
-            return OwnLossStep()
+            return own_loss_step
         loss = make_loss(self.loss, config)
         return LossStep(move(loss) if isinstance(loss, nn.Module) else loss)
 
@@ -94,6 +93,185 @@ class Blueprint:
         """Return a batch as it goes into the step."""
         return batch if self.preprocess is None else self.preprocess(batch)
 
-    def make_counter(self) -> SampleCounter:
-        """Return what counts the samples of batches."""
-        return SampleCounter(self.count_samples)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a step returned for one batch.
+
+    Attributes:
+        losses: by name; the one that is minimised is "loss". Empty where there was none.
+        outputs: what the model returned.
+        targets: what metrics compare the outputs with.
+        samples: how many samples the batch had.
+    """
+
+    losses: dict[str, Tensor] = field(default_factory=dict)
+    outputs: Any = None
+    targets: Any = None
+    samples: int = 1
+
+
+def run_step(step: Step, model: nn.Module, batch: Any, samples: int | None = None) -> Result:
+    """Return the result of a step on a batch; its samples are counted if they are not given.
+
+    Raises:
+        UsageError: the step did not return (losses, outputs) or (losses, outputs, targets).
+    """
+    answer = step(model, batch)
+    if not isinstance(answer, tuple) or len(answer) not in (2, 3):
+        raise UsageError(
+            f"step(model, batch) returned a {_describe(answer)}. Return (losses, outputs) or (losses, outputs, targets)"
+            "; losses may be None outside training."
+        )
+    losses, outputs = answer[:2]
+    last = batch[-1] if isinstance(batch, list | tuple) and batch else batch
+    targets = answer[2] if len(answer) == 3 else last
+    samples = count_samples(batch) if samples is None else samples
+    return Result(losses=name_losses(losses), outputs=outputs, targets=targets, samples=samples)
+
+
+class LossStep:
+    """The step of a model and a separate loss: `BatchForm` splits the batch into inputs and target."""
+
+    def __init__(self, loss: Callable[..., Any]) -> None:
+        self._loss = loss
+        self._form: BatchForm | None = None
+
+    def __call__(self, model: nn.Module, batch: Any) -> tuple[Any, Any, Any]:
+        """Return the loss, the outputs and the target of a batch."""
+        self._form = self._form or form_of(model)
+        (args, kwargs), target = self._form.split(batch)
+        if target is None:
+            raise UsageError(
+                f"A loss needs batches of inputs and a target, but the batch is a {_describe(batch)}. Let the data "
+                "give tuples whose last element is the target, or give the estimator a step(model, batch)."
+            )
+        outputs = model(*args, **kwargs)
+        return self._loss(outputs, target), outputs, target
+
+
+def own_loss_step(model: nn.Module, batch: Any) -> tuple[Any, Any]:
+    """Return the losses and outputs of a model that owns its loss and is called with the whole batch.
+
+    The form of the answer decides, in this order: a pair whose first value is a loss is (losses, outputs); in a dict,
+    the scalar tensors are losses and the rest outputs; a scalar tensor is the loss; anything else is outputs alone, as
+    such models return in evaluation.
+    """
+    if isinstance(batch, Mapping):
+        answer = model(**batch)
+    else:
+        answer = model(*batch) if isinstance(batch, list | tuple) else model(batch)
+    if isinstance(answer, tuple) and len(answer) == 2 and _is_loss(answer[0]):
+        return answer
+    if isinstance(answer, Mapping):
+        losses = {name: value for name, value in answer.items() if _is_scalar(value)}
+        outputs = {name: value for name, value in answer.items() if name not in losses}
+        return losses or None, outputs or None
+    return (answer, None) if _is_scalar(answer) else (None, answer)
+
+
+def form_of(model: nn.Module) -> BatchForm:
+    """Return how batches are split for a model that may have gone through `TorchNano.setup`."""
+    return BatchForm(getattr(model, "_inner", model))
+
+
+def make_loss(loss: Any, config: dict[str, Any]) -> Callable[..., Any]:
+    """Return the loss function: the module or function itself, or what a creator made of the config.
+
+    Raises:
+        UsageError: it is none of them.
+    """
+    if isinstance(loss, type) and issubclass(loss, nn.Module):
+        loss = loss()
+    if not callable(loss):
+        raise UsageError(f"loss={loss!r} can't be used. Give a module, f(outputs, targets), or a creator f(config).")
+    parameters = parameters_of(loss)
+    if isinstance(loss, nn.Module) or parameters is None or len(required_inputs(parameters)) >= 2:
+        function: Callable[..., Any] = loss
+        return function
+    made: Any = loss(config)
+    if not callable(made):
+        raise UsageError(f"The loss creator returned a {_describe(made)}, which can't be called with outputs.")
+    return made  # type: ignore[no-any-return]
+
+
+def name_losses(losses: Any) -> dict[str, Tensor]:
+    """Return losses by name, with the one that is minimised as "loss".
+
+    Raises:
+        UsageError: it is neither a scalar tensor nor a dict of them.
+
+    Example:
+        >>> name_losses({"box": torch.tensor(1.0), "class": torch.tensor(2.0)})["loss"]
+        tensor(3.)
+        >>> name_losses({"total_loss": torch.tensor(3.0), "box": torch.tensor(1.0)})["loss"]
+        tensor(3.)
+    """
+    if losses is None:
+        return {}
+    if isinstance(losses, Tensor):
+        losses = {"loss": losses}
+    if not isinstance(losses, Mapping) or not all(isinstance(v, Tensor) and v.numel() == 1 for v in losses.values()):
+        raise UsageError(f"Losses must be a tensor of one value or a dict of such, not a {_describe(losses)}.")
+    named = {str(name): value.reshape(()) for name, value in losses.items()}
+    if not named:
+        return {}
+    total = next((named[name] for name in TOTALS if name in named), None)
+    return {"loss": torch.stack(list(named.values())).sum() if total is None else total, **named}
+
+
+class SampleCounter:
+    """Counts the samples of batches by the user's `count_samples(batch)`, or else by their form.
+
+    A dict whose tensors have different lengths gets a warning, once: the order of a dict means nothing. In a tuple, the
+    first element is the model's first input.
+    """
+
+    def __init__(self, stated: Callable[[Any], Any] | None) -> None:
+        self._stated = stated
+        self._warned = False
+
+    def __call__(self, batch: Any) -> int:
+        """Return how many samples a batch has.
+
+        Raises:
+            UsageError: the user's function returned something else.
+        """
+        if self._stated is not None:
+            return _check_count(self._stated(batch))
+        samples = count_samples(batch)
+        if isinstance(batch, Mapping) and not self._warned:
+            lengths = {name: len(value) for name, value in batch.items() if getattr(value, "shape", ())}
+            if len(set(lengths.values())) > 1:
+                self._warned = True
+                _log.warning(
+                    "The tensors of a batch have different lengths (%s): it is counted as %d samples. If that is "
+                    "wrong, give from_torch() a count_samples(batch) that returns their number.",
+                    ", ".join(f"{name} {length}" for name, length in lengths.items()),
+                    samples,
+                )
+        return samples
+
+
+def _check_count(stated: Any) -> int:
+    try:
+        samples = index(stated)
+    except TypeError:
+        samples = -1
+    if samples < 0:
+        raise UsageError(f"count_samples(batch) returned {stated!r}. Return how many samples the batch has.")
+    return samples
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim == 0
+
+
+def _is_loss(value: Any) -> bool:
+    return _is_scalar(value) or (isinstance(value, Mapping) and bool(value) and all(map(_is_scalar, value.values())))
+
+
+def _describe(value: Any) -> str:
+    length = f" of {len(value)}" if isinstance(value, list | tuple | Mapping) else ""
+    shape = f" of shape {tuple(value.shape)!r}" if isinstance(value, Tensor) else ""
+    return f"{type(value).__name__}{length}{shape}"

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from boxwright.accel.estimator.step import Result
+from boxwright.accel.estimator.blueprint import Result
 from boxwright.accel.nano import TorchNano
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from boxwright.accel.checkpoint import save_checkpoint
 from boxwright.accel.estimator.backend import choose_launcher
-from boxwright.accel.estimator.blueprint import Blueprint, SchedulerPace
+from boxwright.accel.estimator.blueprint import Blueprint, SchedulerPace, Step
 from boxwright.accel.estimator.callbacks import Callback
 from boxwright.accel.estimator.checks import check_callbacks, check_count
 from boxwright.accel.estimator.fitting import FitJob, fit
@@ -19,7 +19,6 @@ from boxwright.accel.estimator.logs import Levels, run_with_levels
 from boxwright.accel.estimator.metrics import name_metrics
 from boxwright.accel.estimator.scoring import ScoreJob, evaluate, predict
 from boxwright.accel.estimator.state import State, read_weights, to_cpu
-from boxwright.accel.estimator.step import Step
 from boxwright.accel.nano import TorchNano
 from boxwright.accel.places import has_file, is_folder, is_url, locate, to_write
 from boxwright.accel.plan import Plan

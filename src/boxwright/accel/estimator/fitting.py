@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from boxwright.accel.estimator.blueprint import Blueprint
+from boxwright.accel.estimator.blueprint import Blueprint, SampleCounter, run_step
 from boxwright.accel.estimator.callbacks import Callback, Run
-from boxwright.accel.estimator.metrics import WeightedMean, gather
+from boxwright.accel.estimator.metrics import LossMeans
 from boxwright.accel.estimator.scoring import score
 from boxwright.accel.estimator.sources import CreatorSource, Source, in_step
 from boxwright.accel.estimator.state import State, to_cpu
-from boxwright.accel.estimator.step import run_step
 from boxwright.accel.loaders import seeded
 from boxwright.accel.nano import TorchNano
 from boxwright.accel.places import has_file
@@ -77,7 +76,7 @@ class _Fitting:
         if isinstance(job.validation, CreatorSource):
             job.validation.check(self._config)
         self._step = blueprint.make_step(self._config, nano.to_device)
-        self._count = blueprint.make_counter()
+        self._count = SampleCounter(blueprint.count_samples)
         self._state = begin
         self._run = Run(
             nano=nano,
@@ -123,9 +122,9 @@ class _Fitting:
         self._loader.set_epoch(epoch)
         self._run.epoch, self._run.metrics, self._run.result = epoch + 1, {}, None
         self._call("before_epoch")
-        sums = self._train_epoch()
+        losses = self._train_epoch()
         self._check_same_weights()
-        metrics = self._collect(sums)
+        metrics = self._collect(losses)
         if self._job.validation is not None:
             self._share_buffers()
             model = self._model.alone()
@@ -139,9 +138,9 @@ class _Fitting:
             _log.info("epoch %d/%d %s", epoch + 1, self._job.epochs, _describe(metrics))
         self._keep(metrics)
 
-    def _train_epoch(self) -> dict[str, WeightedMean]:
+    def _train_epoch(self) -> LossMeans:
         self._model.train()
-        sums: dict[str, WeightedMean] = {}
+        losses = LossMeans()
         for batch in in_step(self._nano, self._loader):
             self._run.batch, self._run.result = self._job.blueprint.prepare(batch), None
             self._call("before_iteration")
@@ -156,27 +155,22 @@ class _Fitting:
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
             self._step_scheduler("iteration", {})
-            for name, value in result.losses.items():
-                sums.setdefault(name, WeightedMean()).add(float(value.detach()), result.samples)
+            losses.update(result)
             self._run.iteration += 1
             self._run.result = result
             self._call("after_iteration")
         self._run.batch = self._run.result = None
-        return sums
+        return losses
 
-    def _collect(self, sums: Mapping[str, WeightedMean]) -> dict[str, Any]:
-        """Return the means over all workers' batches, in the first worker."""
-        whole: dict[str, WeightedMean] = {}
-        for part in gather(self._nano, {name: mean.state() for name, mean in sums.items()}):
-            for name, state in part.items():
-                whole.setdefault(name, WeightedMean()).merge(state)
-        metrics: dict[str, Any] = {"epoch": self._run.epoch, "lr": self._run.lr}
-        metrics |= {f"train_{name}": mean.compute() for name, mean in whole.items()}
-        if "loss" in whole:
-            metrics["num_samples"] = sum(samples for _, samples in whole["loss"].state())
-        elif self._nano.is_global_zero:
+    def _collect(self, losses: LossMeans) -> dict[str, Any]:
+        """Return the numbers of the epoch over all workers, in the first worker."""
+        means, samples = losses.compute(self._nano)
+        if not self._nano.is_global_zero:
+            return {}
+        if not means:
             raise UsageError("The training data gave no batch. Look at the data, or use a smaller batch_size.")
-        return metrics
+        named = {f"train_{name}": mean for name, mean in means.items()}
+        return {"epoch": self._run.epoch, "lr": self._run.lr, **named, "num_samples": samples}
 
     def _step_scheduler(self, pace: str, metrics: Mapping[str, Any]) -> None:
         if self._scheduler is None or pace != self._job.blueprint.scheduler_pace:

@@ -1,55 +1,33 @@
 """Numbers of a whole set, whatever the number of workers: each sample counts once.
 
-Three forms are taken. Objects of the `Metric` protocol: every worker's state is merged, then computed. Metrics of
-torchmetrics: they combine their states themselves, each by its own rule. Functions f(outputs, targets): the mean of
-their values weighted by samples, which is the whole set's number only where the function is itself a mean over samples.
+Objects of the `Metric` protocol are merged, then computed. Metrics of torchmetrics combine their states themselves.
+Functions f(outputs, targets) are averaged over the batches, weighted by samples.
 """
 
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, distributed
 
-from boxwright.accel.estimator.step import Result
+from boxwright.accel.estimator.blueprint import Result
 from boxwright.accel.nano import TorchNano
 from boxwright.core.errors import UsageError
-
-
-@runtime_checkable
-class Metric(Protocol):
-    """A number, or several, of the whole set."""
-
-    def update(self, outputs: Any, targets: Any) -> None:
-        """Take in one batch."""
-        ...
-
-    def state(self) -> Any:
-        """Return all that was taken in, as something that can be pickled."""
-        ...
-
-    def merge(self, state: Any) -> None:
-        """Take in what another worker's `state` returned."""
-        ...
-
-    def compute(self) -> Any:
-        """Return the number of all that was taken in, or a dict of numbers."""
-        ...
+from boxwright.core.metrics import FunctionMetric, Metric, WeightedMean, add_batch, copy_metric, metric_name
 
 
 class Evaluator(Protocol):
-    """What `EvaluatorMetric` makes a metric of: something that collects, merges and gives numbers at the end."""
+    """What `EvaluatorMetric` makes a metric of; its class also has `from_state`."""
 
     def state(self) -> Any:
         """Return all that was collected."""
         ...
 
     def merge(self, other: Any) -> None:
-        """Take in another one of its kind."""
+        """Add what another evaluator collected."""
         ...
 
     def evaluate(self) -> Any:
@@ -58,11 +36,11 @@ class Evaluator(Protocol):
 
 
 class EvaluatorMetric:
-    """A metric on an evaluator such as `CocoEvaluator`, which also has `from_state`.
+    """A metric on an evaluator such as `CocoEvaluator`.
 
     Args:
         evaluator: an empty one, of the right classes.
-        add: `add(evaluator, outputs, targets)` takes in one batch.
+        add: `add(evaluator, outputs, targets)` adds one batch.
 
     Example:
         >>> from boxwright.evaluation.coco import CocoEvaluator
@@ -84,18 +62,18 @@ class EvaluatorMetric:
         return self._evaluator.state()
 
     def merge(self, state: Any) -> None:
-        """Take in another evaluator's state."""
+        """Add another evaluator's state."""
         kind: Any = type(self._evaluator)
         self._evaluator.merge(kind.from_state(state))
 
     def compute(self) -> Any:
-        """Return the evaluator's numbers, as plain values where it gives a `to_dict`."""
+        """Return the evaluator's numbers, as plain values where it has a `to_dict`."""
         numbers = self._evaluator.evaluate()
         return numbers.to_dict() if hasattr(numbers, "to_dict") else numbers
 
 
 class Accuracy:
-    """The part of samples whose largest output is the target's class.
+    """The fraction of samples whose largest output is the target's class.
 
     Example:
         >>> metric = Accuracy()
@@ -108,7 +86,7 @@ class Accuracy:
         self._right = self._all = 0
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
-        """Take in logits (N, classes) and class numbers (N,)."""
+        """Add logits (N, classes) and class numbers (N,)."""
         self._right += int((outputs.argmax(dim=1) == targets).sum())
         self._all += len(targets)
 
@@ -122,82 +100,36 @@ class Accuracy:
         self._all += state[1]
 
     def compute(self) -> float:
-        """Return the part that was right; nan for an empty set."""
+        """Return the fraction that was right; nan for an empty set."""
         return self._right / self._all if self._all else math.nan
 
 
-class WeightedMean:
-    """The mean of batch values weighted by samples, the same to the bit however batches were dealt out."""
-
-    def __init__(self) -> None:
-        self._pairs: list[tuple[float, int]] = []
-
-    def add(self, value: float, samples: int) -> None:
-        """Take in a batch's value."""
-        self._pairs.append((value, samples))
-
-    def state(self) -> list[tuple[float, int]]:
-        """Return the values and their weights."""
-        return self._pairs
-
-    def merge(self, state: list[tuple[float, int]]) -> None:
-        """Take in another worker's values."""
-        self._pairs = [*self._pairs, *state]
-
-    def compute(self) -> float:
-        """Return the mean; nan for nothing."""
-        samples = sum(n for _, n in self._pairs)
-        # fsum rounds once, at the end: the order of the batches does not matter.
-        return math.fsum(value * n for value, n in self._pairs) / samples if samples else math.nan
-
-
-class _FunctionMetric(WeightedMean):
-    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
-        super().__init__()
-        self._function = function
-
-    def take(self, result: Result) -> None:
-        self.add(float(self._function(result.outputs, result.targets)), result.samples)
-
-
-class _TorchMetric:
-    """A metric of torchmetrics. Its `compute` talks to the other workers, so all of them must call it."""
-
-    collective = True
-
-    def __init__(self, metric: Any) -> None:
-        self._metric = metric
-
-    def update(self, outputs: Any, targets: Any) -> None:
-        self._metric.update(outputs, targets)
-
-    def compute(self) -> Any:
-        with warnings.catch_warnings():
-            # A worker without a batch is no mistake here.
-            warnings.filterwarnings("ignore", message="The ``compute`` method of metric", category=UserWarning)
-            return self._metric.compute()
-
-
 def name_metrics(metrics: Any) -> dict[str, Any]:
-    """Return a user's metrics by name: those of a dict, otherwise each by its class or function name.
+    """Return a user's metrics by name: the names of a dict, otherwise those of the classes or functions.
 
     Raises:
-        UsageError: one is no metric, or two have the same name.
+        UsageError: one is not a metric, or two have the same name.
     """
     if metrics is None:
         return {}
     if isinstance(metrics, Mapping):
         named = {str(name): metric for name, metric in metrics.items()}
     else:
-        found = list(metrics) if isinstance(metrics, Sequence) else [metrics]
         named = {}
-        for metric in found:
-            name = getattr(metric, "__name__", type(metric).__name__)
+        for metric in metrics if isinstance(metrics, Sequence) else [metrics]:
+            name = metric_name(metric)
             if name in named:
                 raise UsageError(f"Two metrics are called {name!r}. Give a dict with a name for each.")
             named[name] = metric
     for name, metric in named.items():
-        _adapt(name, metric)
+        if isinstance(metric, type):
+            raise UsageError(f"The metric {name!r} is a class. Give an object: {metric.__name__}(…).")
+        if not (_is_torchmetrics(metric) or isinstance(metric, Metric) or callable(metric)):
+            missing = [m for m in ("update", "state", "merge", "compute") if not hasattr(metric, m)]
+            raise UsageError(
+                f"The metric {name!r} is a {type(metric).__name__} without {', '.join(missing)}. Give an object with "
+                "update, state, merge and compute, a metric of torchmetrics, or a function of outputs and targets."
+            )
     return named
 
 
@@ -207,32 +139,56 @@ class Metrics:
     def __init__(self, named: Mapping[str, Any], device: torch.device) -> None:
         self._metrics: dict[str, Any] = {}
         for name, metric in named.items():
-            own = deepcopy(metric)
-            self._metrics[name] = _adapt(name, own.to(device) if _is_torchmetrics(own) else own)
+            if _is_torchmetrics(metric):
+                self._metrics[name] = copy_metric(metric).to(device)
+            else:
+                self._metrics[name] = copy_metric(metric) if isinstance(metric, Metric) else FunctionMetric(metric)
 
     def update(self, result: Result) -> None:
-        """Take in one batch."""
+        """Add one batch."""
         for metric in self._metrics.values():
-            if isinstance(metric, _FunctionMetric):
-                metric.take(result)
-            else:
-                metric.update(result.outputs, result.targets)
+            add_batch(metric, result.outputs, result.targets, result.samples)
 
     def compute(self, nano: TorchNano) -> dict[str, Any]:
         """Return the numbers of the whole set in the first worker, and an empty dict in the others."""
         numbers: dict[str, Any] = {}
         for name, metric in self._metrics.items():
-            if getattr(metric, "collective", False):
-                value = metric.compute()
-            else:
-                states = gather(nano, metric.state())
-                if not nano.is_global_zero:
-                    continue
+            if _is_torchmetrics(metric):
+                # Its compute() is a collective: every worker calls it, also one without a batch.
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", message="The ``compute`` method of metric", category=UserWarning)
+                    numbers |= _flatten(name, metric.compute())
+                continue
+            states = gather(nano, metric.state())
+            if nano.is_global_zero:
                 for state in states[1:]:
                     metric.merge(state)
-                value = metric.compute()
-            numbers |= _flatten(name, value)
+                numbers |= _flatten(name, metric.compute())
         return numbers if nano.is_global_zero else {}
+
+
+class LossMeans:
+    """The mean of each loss over all batches of all workers."""
+
+    def __init__(self) -> None:
+        self._means: dict[str, WeightedMean] = {}
+        self._samples = 0
+
+    def update(self, result: Result) -> None:
+        """Add one batch."""
+        self._samples += result.samples
+        for name, value in result.losses.items():
+            self._means.setdefault(name, WeightedMean()).add(float(value.detach()), result.samples)
+
+    def compute(self, nano: TorchNano) -> tuple[dict[str, float], int]:
+        """Return the means and the number of samples in the first worker; nothing in the others."""
+        means: dict[str, WeightedMean] = {}
+        samples = 0
+        for states, count in gather(nano, ({name: mean.state() for name, mean in self._means.items()}, self._samples)):
+            samples += count
+            for name, state in states.items():
+                means.setdefault(name, WeightedMean()).merge(state)
+        return {name: mean.compute() for name, mean in means.items()}, samples
 
 
 def gather(nano: TorchNano, value: Any) -> list[Any]:
@@ -245,22 +201,6 @@ def gather(nano: TorchNano, value: Any) -> list[Any]:
     found: list[Any] | None = [None] * nano.world_size if nano.is_global_zero else None
     distributed.gather_object(value, found, dst=0)
     return found or []
-
-
-def _adapt(name: str, metric: Any) -> Any:
-    if _is_torchmetrics(metric):
-        return _TorchMetric(metric)
-    if isinstance(metric, type):
-        raise UsageError(f"The metric {name!r} is a class. Give an object: {metric.__name__}(…).")
-    if isinstance(metric, Metric):
-        return metric
-    if callable(metric):
-        return _FunctionMetric(metric)
-    missing = [m for m in ("update", "state", "merge", "compute") if not hasattr(metric, m)]
-    raise UsageError(
-        f"The metric {name!r} is a {type(metric).__name__} without {', '.join(missing)}. Give an object with update, "
-        "state, merge and compute, a metric of torchmetrics, or a function of outputs and targets."
-    )
 
 
 def _is_torchmetrics(metric: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Evaluation and prediction, as they run in every worker. Every sample is seen by one worker, once."""
+"""Evaluation and prediction, as they run in every worker. Each sample is seen once, by one worker."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,11 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from boxwright.accel.estimator.blueprint import Blueprint
-from boxwright.accel.estimator.metrics import Metrics, WeightedMean, gather
-from boxwright.accel.estimator.samples import SampleCounter
+from boxwright.accel.estimator.blueprint import Blueprint, SampleCounter, form_of, run_step
+from boxwright.accel.estimator.metrics import LossMeans, Metrics, gather
 from boxwright.accel.estimator.sources import Source
-from boxwright.accel.estimator.step import forward_inputs, run_step
 from boxwright.accel.loaders import seeded
 from boxwright.accel.nano import TorchNano
 from boxwright.core.errors import UsageError
@@ -28,11 +26,11 @@ class ScoreJob:
 
 
 def evaluate(nano: TorchNano, job: ScoreJob) -> dict[str, Any]:
-    """Score the set in this worker, and return the numbers of the whole set in the first one."""
+    """Score this worker's part; the first worker returns the numbers of the whole set."""
     with seeded(job.blueprint.seed):
         config = job.blueprint.copy_config()
         model = _open_model(nano, job, config)
-        numbers = score(nano, job.blueprint, model, job.data, config, job.blueprint.make_counter())
+        numbers = score(nano, job.blueprint, model, job.data, config, SampleCounter(job.blueprint.count_samples))
     return dict(nano.broadcast(numbers)) if nano.is_external else numbers
 
 
@@ -57,35 +55,26 @@ def score(
 ) -> dict[str, Any]:
     """Return loss and metrics of the whole set in the first worker, an empty dict in the others."""
     step = blueprint.make_step(config, nano.to_device)
-    metrics = Metrics(blueprint.metrics, nano.device)
-    losses: dict[str, WeightedMean] = {}
-    samples = 0
+    losses, metrics = LossMeans(), Metrics(blueprint.metrics, nano.device)
     model.eval()
     with torch.no_grad():
         for _, raw in data.open_whole(nano, config):
             batch = blueprint.prepare(raw)
             result = run_step(step, model, batch, count(batch))
-            samples += result.samples
-            for name, value in result.losses.items():
-                losses.setdefault(name, WeightedMean()).add(float(value), result.samples)
+            losses.update(result)
             metrics.update(result)
-    whole: dict[str, WeightedMean] = {}
-    counted = 0
-    for part, number in gather(nano, ({name: mean.state() for name, mean in losses.items()}, samples)):
-        counted += number
-        for name, state in part.items():
-            whole.setdefault(name, WeightedMean()).merge(state)
-    numbers = {name: mean.compute() for name, mean in whole.items()} | metrics.compute(nano)
-    return numbers | {"num_samples": counted} if nano.is_global_zero else {}
+    numbers, samples = losses.compute(nano)
+    scored = metrics.compute(nano)
+    return numbers | scored | {"num_samples": samples} if nano.is_global_zero else {}
 
 
 def _open_model(nano: TorchNano, job: ScoreJob, config: dict[str, Any]) -> nn.Module:
     network = job.blueprint.make_model(job.weights, config)
-    # Nothing is learnt, so nothing is shared: workers may have different numbers of batches.
+    # Without gradients there is nothing to share: workers may have different numbers of batches.
     network.requires_grad_(False)
     model: nn.Module = nano.setup(network)
     if job.weights is None:
-        # A creator may draw from sources that no seed reaches.
+        # A creator may draw random numbers that no seed controls.
         network.load_state_dict(nano.broadcast(network.state_dict()))
     return model.eval()
 
@@ -94,22 +83,23 @@ def _predict_batches(
     nano: TorchNano, job: ScoreJob, model: nn.Module, config: dict[str, Any]
 ) -> Iterator[tuple[int, Any]]:
     blueprint = job.blueprint
-    count = blueprint.make_counter()
+    count, form = SampleCounter(blueprint.count_samples), form_of(model)
     with torch.inference_mode():
         for number, raw in job.data.open_whole(nano, config):
             batch = blueprint.prepare(raw)
             if blueprint.step is not None:
                 outputs = run_step(blueprint.step, model, batch).outputs
             else:
-                outputs = forward_inputs(model, batch)
+                (args, kwargs), _ = form.split(batch)
+                outputs = model(*args, **kwargs)
             yield number, _to_arrays(outputs, _count_entries(blueprint, count, batch, outputs))
 
 
 def _count_entries(blueprint: Blueprint, count: SampleCounter, batch: Any, outputs: Any) -> int:
-    """Return how many entries each output must have: one for each sample.
+    """Return how many entries each output must have: one per sample.
 
-    A dict does not say which of its values have one entry a sample. Outputs that agree with each other and with one of
-    them do.
+    A dict does not say which of its values have one entry per sample. Where all outputs have the same length and
+    some value of the dict has it too, that is the number.
     """
     if isinstance(batch, Mapping) and blueprint.count_samples is None:
         found = set(_lengths(outputs))
@@ -119,7 +109,7 @@ def _count_entries(blueprint: Blueprint, count: SampleCounter, batch: Any, outpu
 
 
 def _lengths(values: Any) -> Iterator[int | None]:
-    """Yield how many entries each of several values has; None for one that has none."""
+    """Yield the number of entries of each value; None for one without entries."""
     if isinstance(values, Mapping | tuple):
         for value in values.values() if isinstance(values, Mapping) else values:
             yield from _lengths(value)
@@ -128,10 +118,10 @@ def _lengths(values: Any) -> Iterator[int | None]:
 
 
 def _to_arrays(outputs: Any, samples: int) -> Any:
-    """Return outputs as arrays in main memory, once it is sure that each has an entry for each sample.
+    """Return outputs as arrays in main memory.
 
     Raises:
-        UsageError: an output has another number of entries than the batch has samples.
+        UsageError: an output does not have one entry per sample.
     """
     if isinstance(outputs, Mapping):
         return {name: _to_arrays(value, samples) for name, value in outputs.items()}
@@ -142,7 +132,7 @@ def _to_arrays(outputs: Any, samples: int) -> Any:
     if length != samples:
         raise UsageError(
             f"predict() got an output of type {type(outputs).__name__} with {length} entries for a batch of {samples} "
-            "samples. Return tensors or lists with one entry a sample; several outputs as a tuple or a dict. If the "
+            "samples. Return tensors or lists with one entry per sample; several outputs as a tuple or a dict. If the "
             "batch has another number of samples, give from_torch() a count_samples(batch) that returns it."
         )
     if isinstance(outputs, list):
@@ -182,7 +172,7 @@ def join(parts: Sequence[Any]) -> Any:
     if len({part.shape[1:] for part in parts}) > 1:
         shapes = sorted({str(part.shape[1:]) for part in parts})
         raise UsageError(
-            f"The outputs of the batches have different shapes ({', '.join(shapes)}), so they can't be one array. "
-            "Return a list with one entry a sample."
+            f"The outputs of the batches have different shapes ({', '.join(shapes)}), so they can't become one array. "
+            "Return a list with one entry per sample."
         )
     return np.concatenate(parts)
