@@ -1,6 +1,6 @@
-"""The `boxwright` command. Each verb is a file here: it parses, calls a recipe and prints.
+"""The `boxwright` command. Each verb is a file here: it parses, calls a task and prints.
 
-Help must be quick: this package imports no torch, no cv2 and no numpy until a verb runs.
+Help must be fast: this package imports no torch, cv2 or numpy until a verb runs.
 """
 
 import argparse
@@ -23,13 +23,13 @@ VERBS = {
     "train": "train a detector",
     "data": "check, describe, convert, split and preview a labelled set",
     "optimize": "find the fastest way to run a model that keeps its accuracy",
-    "inference_demo": "the same, as the ancestor spelt it",
+    "inference_demo": "alias of `optimize` with BigDL-Nano's flags",
     "benchmark": "time converted models side by side",
     "export": "write a model as ONNX, OpenVINO, TorchScript or AOTInductor, checked",
     "info": "show a model's size, cost and classes",
-    "run": "run any program with threads, cores and memory settings that fit",
+    "run": "run any program with threads, cores and memory settings for this machine",
     "doctor": "show this machine and what is installed",
-    "demo": "run the whole job on made-up scenes, no data needed",
+    "demo": "train, score and optimise on generated scenes, no data needed",
 }
 
 
@@ -45,7 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
     for verb, what in VERBS.items():
         module = import_module(f"boxwright.cli.{verb.replace('eval', 'evaluate')}")
         sub = verbs.add_parser(verb, help=what, description=module.__doc__, formatter_class=RichHelpFormatter)
-        # A verb may have verbs of its own (`data check`); each of them takes the same switches.
+        # A verb may have subcommands (`data check`); each takes the same switches.
         for leaf in module.add_arguments(sub) or [sub]:
             group = leaf.add_argument_group("output")
             group.add_argument("--json", action="store_true", help="results as JSON on stdout, nothing else there")
@@ -61,13 +61,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser()
     args, rest = parser.parse_known_args(argv)
     if rest and hasattr(args, "settings") and not any(word.startswith("-") for word in rest):
-        args.settings += rest  # `key value` pairs may stand between options, which argparse does not foresee
+        args.settings += rest  # argparse does not expect `key value` pairs between options
     elif rest:
-        if hasattr(args, "settings"):  # those that stand behind an unknown flag are not at fault
+        if hasattr(args, "settings"):  # words after an unknown flag are not the error
             rest = [word for word in rest if word.startswith("-") and not word[1:2].isdigit()] or rest
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     log.configure("debug" if args.debug else "quiet" if args.quiet else "verbose" if args.verbose else "normal")
-    if isinstance(sys.stdout, io.TextIOWrapper):  # file names may hold what the terminal's encoding does not
+    if isinstance(sys.stdout, io.TextIOWrapper):  # file names may hold characters outside the terminal's encoding
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code: int = args.run(args)
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our stdout went away, as `| head` does
+    except BrokenPipeError:  # the reader of stdout closed it, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (BoxwrightError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Time converted models side by side, taking turns, each in a process of its own; ratios are to the first one."""
+"""Time models in turns, each in its own process. Ratios are to the first one."""
 
 import argparse
 import json
@@ -11,7 +11,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments."""
     parser.add_argument("models", metavar="MODEL", nargs="+", help="artifact folders, or .pth, .safetensors, .onnx")
     parser.add_argument("-b", "--batch", type=positive, default=1, help="images in one request (default 1)")
-    parser.add_argument("--threads", metavar="N", type=positive, help="computing threads (default one a physical core)")
+    parser.add_argument(
+        "--threads", metavar="N", type=positive, help="computing threads (default one per physical core)"
+    )
     add_hint_arguments(
         parser,
         "choose threads, streams and processes of artifacts and .onnx files for one request at a time, or for "
@@ -22,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Time the models and print a line each; 4 or 5 if one of them can't be loaded or does not run."""
+    """Time the models and print a line for each; 4 or 5 if one can't be loaded or fails."""
     from boxwright.core.packages import require
 
     check_hint_arguments(args)

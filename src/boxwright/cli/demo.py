@@ -1,4 +1,4 @@
-"""Run the whole job on made-up scenes: draw a set, train a small detector, score it, draw what it finds."""
+"""Generate scenes, train a small detector on them, score it and find its fastest form."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments."""
     parser.add_argument("--out", metavar="DIR", type=Path, help="folder for the results (default runs/demo/exp…)")
     parser.add_argument("--steps", metavar="N", type=positive, default=800, help="training steps (default 800)")
-    parser.add_argument("--seed", type=int, default=0, help="another seed, other scenes (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the scenes (default 0)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
     from boxwright.tasks.program import keep_freed_memory
     from boxwright.tasks.run_folders import new_run_folder
 
-    keep_freed_memory()  # before torch comes, as `train` does
+    keep_freed_memory()  # before torch is imported, as `train` does
     require("torch", "safetensors", extra="train", by="boxwright demo")
     from boxwright.tasks.demo import run_demo
 

@@ -1,4 +1,4 @@
-"""Show this machine: cores, instruction sets, memory, packages, and how a training would use all that."""
+"""Show this machine: cores, instruction sets, memory, packages, and the plan of a training on it."""
 
 import argparse
 import json
@@ -8,7 +8,7 @@ from boxwright.cli.options import positive
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments: those of `boxwright train` that the plan depends on."""
-    parser.add_argument("-b", "--batch", metavar="N", type=positive, default=16, help="images a step (default 16)")
+    parser.add_argument("-b", "--batch", metavar="N", type=positive, default=16, help="images per step (default 16)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or hpu (default cpu)")
     parser.add_argument("--precision", default="32", help="32, bf16, 16, 64 or bf16-true (default 32)")
     parser.add_argument(
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--num-processes",
         metavar="N",
         type=positive,
-        help="processes (default 1, or one a GPU or Gaudi)",
+        help="processes (default 1, or one per GPU or Gaudi)",
     )
     parser.add_argument("--strategy", help="what starts them: subprocess or spawn (default subprocess)")
 

@@ -1,4 +1,4 @@
-"""Arguments that several verbs share, and their way into the tasks."""
+"""Arguments that several verbs share."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -10,47 +10,52 @@ if TYPE_CHECKING:
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, *, weights: bool = False) -> None:
-    """Add MODEL and what a user may say about a file that does not say it itself.
+    """Add MODEL and the facts about it that its file may lack.
 
     Args:
         parser: of the verb.
-        weights: whether the verb takes weights alone, and nothing that is converted already.
+        weights: whether the verb takes only weight files, not converted models.
     """
     kinds = ".pth or .safetensors" if weights else ".pth, .safetensors, .onnx or artifact folder"
     parser.add_argument("model", metavar="MODEL", help=f"a name (yolox_nano), {kinds}")
+    add_model_facts(parser, weights=weights)
+
+
+def add_model_facts(parser: argparse.ArgumentParser, *, weights: bool) -> None:
+    """Add the facts about a model that its file may lack; `model_options` reads them."""
     group = parser.add_argument_group("model")
-    group.add_argument("--names", metavar="LIST", help="class names: a,b,c or a file with one name a line")
+    group.add_argument("--names", metavar="LIST", help="class names: a,b,c or a file with one name per line")
     group.add_argument("--size", metavar="N|HxW", type=parse_size, help="input size in pixels, multiples of 32")
     group.add_argument("--legacy", action="store_true", help="RGB, 0-1, ImageNet mean: official weights before 0.1.1")
     if weights:
         parser.set_defaults(output_form=None)
     else:
         group.add_argument(
-            "--output-form", choices=("raw", "scores", "decoded"), help="what an .onnx gives, if it is guessed wrong"
+            "--output-form", choices=("raw", "scores", "decoded"), help="output form of an .onnx, if the guess is wrong"
         )
     group.add_argument(
-        "--act", choices=("silu", "relu", "lrelu"), help="activation of a .pth, if it is not the model's usual one"
+        "--act", choices=("silu", "relu", "lrelu"), help="activation of a .pth, if not the model's default"
     )
 
 
 def add_hint_arguments(parser: argparse.ArgumentParser, meaning: str) -> None:
     """Add --hint and --explain; `check_hint_arguments` belongs to them."""
     parser.add_argument("--hint", choices=("latency", "throughput"), help=meaning)
-    parser.add_argument("--explain", action="store_true", help="say on stderr what --hint has chosen, and why")
+    parser.add_argument("--explain", action="store_true", help="print on stderr what --hint chose, and why")
 
 
 def check_hint_arguments(args: argparse.Namespace) -> None:
-    """Refuse an explanation of nothing.
+    """Reject --explain without --hint.
 
     Raises:
         UsageError: there is no hint.
     """
     if args.explain and args.hint is None:
-        raise UsageError("--explain says what a hint has chosen. Add --hint latency or --hint throughput.")
+        raise UsageError("--explain prints what a hint chose. Add --hint latency or --hint throughput.")
 
 
 def model_options(args: argparse.Namespace) -> "ModelOptions":
-    """Return the recipe's form of these arguments."""
+    """Return these arguments as the tasks take them."""
     from boxwright.tasks.models import ModelOptions, parse_names
 
     return ModelOptions(
@@ -70,7 +75,9 @@ def parse_size(text: str) -> tuple[int, int]:
     except ValueError:
         sides = []
     if len(sides) not in (1, 2) or min(sides) < 32 or any(s % 32 for s in sides):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size: use 416 or 384x640 (height x width), multiples of 32")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a size: use 416 or 384x640 (height x width), multiples of 32"
+        )
     return sides[0], sides[-1]
 
 

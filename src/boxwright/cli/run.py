@@ -1,4 +1,4 @@
-"""Run any program with threads, cores and memory settings that fit this machine: boxwright run -- python script.py."""
+"""Run any program with threads, cores and memory settings for this machine: boxwright run -- python script.py."""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Set the environment for one process and become that program; its exit code is ours."""
+    """Set the environment and replace this process by the program."""
     from boxwright.tasks.program import become, prepare
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command

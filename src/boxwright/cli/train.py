@@ -2,97 +2,66 @@
 
 import argparse
 import json
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from boxwright.cli.legacy import SPELLINGS, add_gaudi_arguments, apply_gaudi_arguments
 from boxwright.cli.options import fraction, parse_size, positive
-
-# Spellings that users of the original and of its ports have in their scripts.
-_ALIASES = {
-    "--batch": ("--batch-size", "--batch_size"),
-    "--data": ("--data_dir", "--data-dir"),
-    "--num_processes": ("--num-processes", "--devices"),
-    "--use_ipex": ("--use-ipex",),
-    "--use_hpu": ("--use-hpu", "--hpu"),
-    "--use_lazy_mode": ("--use-lazy-mode",),
-    "--hmp-opt-level": ("--hmp_opt_level",),
-    "--hmp-bf16": ("--hmp_bf16", "--bf16-ops"),
-    "--hmp-fp32": ("--hmp_fp32", "--fp32-ops"),
-    "--warmup-steps": ("--warmup_steps",),
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this verb's arguments."""
-    parser.add_argument("-n", "--name", help="the model's name (default yolox_nano)")
-    parser.add_argument(
-        "--data", *_ALIASES["--data"], metavar="PATH|URL", help="a set in COCO, VOC or YOLO form; a URL is fetched once"
-    )
-    parser.add_argument("-b", "--batch", *_ALIASES["--batch"], metavar="N", help="images a step, or auto (default 16)")
-    parser.add_argument("-c", "--ckpt", metavar="FILE", type=Path, help="start from these weights (.pth or ours)")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in the output folder")
-    parser.add_argument("--val", type=fraction, help="hold out this part of the images, if the set has no parts")
-    parser.add_argument("--size", metavar="N|HxW", type=parse_size, help="input size (default the model's own)")
-    parser.add_argument("--precision", help="32, bf16, 16, 64 or bf16-true (default 32)")
-    parser.add_argument("--device", help="cpu, cuda or hpu (default cpu)")
-    parser.add_argument(
+    """Add this verb's arguments; each `dest` is the name of a setting, absent unless given."""
+    add = partial(parser.add_argument, default=argparse.SUPPRESS)
+    add("-n", "--name", dest="model", help="the model's name (default yolox_nano)")
+    add("--data", *SPELLINGS["--data"], metavar="PATH|URL", help="a set in COCO, VOC or YOLO form; a URL is fetched")
+    add("-b", "--batch", *SPELLINGS["--batch"], metavar="N", type=_batch, help="images per step, or auto (default 16)")
+    add("-c", "--ckpt", metavar="FILE", type=Path, help="start from these weights (.pth or .safetensors)")
+    add("--resume", action="store_true", help="resume the run in the output folder")
+    add("--val", type=fraction, help="fraction of the images to hold out, if the set has no splits")
+    add("--size", dest="size_hw", metavar="N|HxW", type=parse_size, help="input size (default the model's own)")
+    add("--precision", help="32, bf16, 16, 64 or bf16-true (default 32)")
+    add("--device", help="cpu, cuda or hpu (default cpu)")
+    add(
         "--num_processes",
-        *_ALIASES["--num_processes"],
+        *SPELLINGS["--num_processes"],
         metavar="N",
         type=positive,
-        help="processes (default 1, or one a GPU or Gaudi)",
+        help="processes (default 1, or one per GPU or Gaudi)",
     )
-    parser.add_argument("--strategy", help="what starts them: subprocess, spawn, ray or spark (default subprocess)")
-    parser.add_argument("--address", metavar="HOST:PORT", help="the Ray cluster (default RAY_ADDRESS, or a new one)")
-    parser.add_argument("--master", metavar="URL", help="the Spark master (default the active session's, or local)")
-    parser.add_argument(
-        "--max_restarts", "--max-restarts", metavar="N", type=int, help="go on after a death, so often (default 0)"
+    add("--strategy", help="what starts them: subprocess, spawn, ray or spark (default subprocess)")
+    add("--address", metavar="HOST:PORT", help="the Ray cluster (default RAY_ADDRESS, or a new one)")
+    add("--master", metavar="URL", help="the Spark master (default the active session's, or local)")
+    add(
+        "--max_restarts",
+        "--max-restarts",
+        metavar="N",
+        type=int,
+        help="restart failed workers up to N times (default 0)",
     )
-    parser.add_argument(
-        "--min_processes", "--min-processes", metavar="N", type=int, help="go on with fewer, where a cluster lost some"
+    add(
+        "--min_processes",
+        "--min-processes",
+        metavar="N",
+        type=int,
+        help="continue with at least N if a cluster loses some",
     )
-    parser.add_argument(
-        "--ship", action="store_true", help="send data and weights of this machine through ray or spark"
-    )
-    parser.add_argument(
-        "--store",
-        metavar="URL|PATH",
-        help="copy the run's files there after every save; --resume takes them from there",
-    )
-    parser.add_argument(
-        "--use_ipex", *_ALIASES["--use_ipex"], action="store_true", help="Intel's extension, if it fits"
-    )
-    parser.add_argument("--seed", type=int, help="of weights, order and augmentation (default 0)")
-    parser.add_argument("--out", metavar="DIR", type=Path, help="folder for the run (default runs/train/exp…)")
-    _add_gaudi_arguments(parser)
-    parser.add_argument("--config", metavar="FILE", type=Path, help="settings from a YAML file (an args.yaml, say)")
+    add("--ship", action="store_true", help="send this machine's data and weights through ray or spark")
+    add("--store", metavar="URL|PATH", help="copy the run's files there after each save; --resume reads them back")
+    add("--use_ipex", *SPELLINGS["--use_ipex"], action="store_true", help="Intel's extension, where it fits")
+    add("--seed", type=int, help="seed of weights, order and augmentation (default 0)")
+    add("--out", dest="output_dir", metavar="DIR", type=Path, help="folder for the run (default runs/train/exp…)")
+    add_gaudi_arguments(parser)
+    parser.add_argument("--config", metavar="FILE", type=Path, help="settings from a YAML file, such as an args.yaml")
     parser.add_argument("settings", metavar="KEY VALUE", nargs="*", help="such as: max_epoch 30 clip_norm=35")
 
 
-def _add_gaudi_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("Gaudi")
-    group.add_argument(
-        "--use_hpu",
-        *_ALIASES["--use_hpu"],
-        action="store_true",
-        help="--device hpu, on one card where no number is set",
-    )
-    group.add_argument(
-        "--use_lazy_mode", *_ALIASES["--use_lazy_mode"], action="store_true", help="lazy instead of eager and compiled"
-    )
-    group.add_argument("--autocast", action="store_true", help="the same as --precision bf16")
-    group.add_argument("--hmp", action="store_true", help="the old name of --autocast")
-    group.add_argument("--hmp-opt-level", *_ALIASES["--hmp-opt-level"], metavar="O1", help="O1, the only level left")
-    group.add_argument(
-        "--hmp-bf16", *_ALIASES["--hmp-bf16"], metavar="FILE", type=Path, help="operations to run in bf16, one a line"
-    )
-    group.add_argument(
-        "--hmp-fp32", *_ALIASES["--hmp-fp32"], metavar="FILE", type=Path, help="operations to keep in fp32, one a line"
-    )
-    group.add_argument("--freeze", action="store_true", help="the same as freeze [backbone]")
-    group.add_argument("--noresize", action="store_true", help="the same as multiscale false")
-    group.add_argument("--warmup-steps", *_ALIASES["--warmup-steps"], help=argparse.SUPPRESS)
+def _batch(text: str) -> int:
+    if text == "auto":
+        return 0
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1, or auto")
+    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -105,69 +74,24 @@ def run(args: argparse.Namespace) -> int:
     from boxwright.devices.options import set_variables
     from boxwright.tasks.models import normalise_name
     from boxwright.tasks.program import keep_freed_memory
-    from boxwright.tasks.run_folders import new_run_folder
-
-    settings_in_store = goes_on = False
-    if args.resume and args.out is not None and args.config is None:
-        own = args.out / "args.yaml"
-        settings_in_store = args.store is not None and not own.is_file()
-        goes_on = settings_in_store or own.is_file()
-        if goes_on:
-            args.config = own  # a run goes on with its own settings; what is given besides is on top
-    if args.data is None and args.config is None:
-        raise UsageError("There is nothing to train on. Name a labelled set with --data PATH.")
-    name = None if args.name is None else normalise_name(args.name)
-    old = _read_old_flags(args)
-    words = parse_overrides(args.settings)
-    if name is None and args.config is None and "model" not in words:
-        name = "yolox_nano"
-    if name is not None:
-        catalogue.find("model", name)
-    keep_freed_memory()  # before torch comes
-    require("torch", "safetensors", extra="train", by="boxwright train")
     from boxwright.tasks.train.config import TrainConfig
     from boxwright.tasks.train.store import take_settings
 
-    if settings_in_store:
-        take_settings(args.store, args.out)
-    _settle_device(args, words, read_settings(args.config))
-    if args.batch not in (None, "auto") and not (args.batch.isdecimal() and int(args.batch) > 0):
-        raise UsageError(f"--batch {args.batch!r} must be a whole number of at least 1, or auto.")
-    given = {
-        "model": name,
-        "data": args.data,
-        "batch": {"auto": 0}.get(args.batch, args.batch),
-        "ckpt": args.ckpt,
-        "val": args.val,
-        "size_hw": None if args.size is None else f"[{args.size[0]}, {args.size[1]}]",
-        "precision": args.precision,
-        "device": args.device,
-        "lazy": args.lazy,
-        "bf16_ops": args.hmp_bf16,
-        "fp32_ops": args.hmp_fp32,
-        "num_processes": args.num_processes,
-        "strategy": args.strategy,
-        "address": args.address,
-        "master": args.master,
-        "max_restarts": args.max_restarts,
-        "min_processes": args.min_processes,
-        "ship": True if args.ship else None,
-        "store": args.store,
-        "seed": args.seed,
-        "output_dir": args.out,
-        "resume": True if args.resume else None,
-        "use_ipex": True if args.use_ipex else None,
-        **old,
-    }
-    if goes_on and args.ckpt is None:
-        given["ckpt"] = "null"  # the weights that the run began with are in its settings
-    flags = [f"{key}={value}" for key, value in given.items() if value is not None]
-    if args.out is None and args.config is None and "output_dir" not in words:
-        if args.resume:
-            raise UsageError("--resume needs the run's folder: add --out DIR.")
-        flags.append(f"output_dir={new_run_folder(Path('runs/train'))}")
-    config = load_config(TrainConfig, args.config, [*flags, *args.settings])
-    set_variables(config.device, config.device_options)  # this too, wherever the settings came from
+    flags: dict[str, Any] = {key: value for key, value in vars(args).items() if key in TrainConfig.__slots__}
+    if "freeze" in flags and "backbone" in args.settings:
+        raise UsageError("--freeze takes no value: it freezes the backbone. Leave the word out, or use freeze=[NAME].")
+    words = parse_overrides(args.settings)
+    path = _find_config(args.config, flags, words)
+    if "model" in flags:
+        flags["model"] = normalise_name(flags["model"])
+        catalogue.find("model", flags["model"])
+    keep_freed_memory()  # before torch is imported
+    require("torch", "safetensors", extra="train", by="boxwright train")
+    if path is not None and path != args.config and not path.is_file():
+        take_settings(flags["store"], flags["output_dir"])
+    apply_gaudi_arguments(args, flags, words, read_settings(path))
+    config = load_config(TrainConfig, path, args.settings, flags)
+    set_variables(config.device, config.device_options)  # before torch is imported, wherever the settings came from
     from boxwright.tasks.train.run import train
 
     with training_display(hidden=args.quiet) as show:
@@ -180,74 +104,27 @@ def run(args: argparse.Namespace) -> int:
     return {"signal 15": 143, "signal 2": 130}.get(result.stopped, 0)
 
 
-def _settle_device(args: argparse.Namespace, words: Mapping[str, Any], file: Mapping[str, Any]) -> None:
-    """Turn the flags that scripts for Gaudi have into `device`, `precision` and `lazy`, and say which are old.
-
-    Args:
-        args: the flags.
-        words: the settings beside them.
-        file: those of the config file, or of the run that goes on.
+def _find_config(path: Path | None, flags: dict[str, Any], words: dict[str, Any]) -> Path | None:
+    """Return the file that holds the run's settings; without one, add to the flags what a new run needs.
 
     Raises:
-        UsageError: two of them contradict each other, or one has no meaning any more.
+        UsageError: there is no data, or no run to resume.
     """
     from boxwright.core.errors import UsageError
-    from boxwright.core.log import get_logger
-    from boxwright.core.types import Precision
+    from boxwright.tasks.run_folders import new_run_folder
 
-    if args.use_hpu:
-        if args.device not in (None, "hpu"):
-            raise UsageError(f"--use_hpu and --device {args.device} contradict each other. Give one of them.")
-        args.device = "hpu"
-        if args.num_processes is None and "num_processes" not in words and not _says_how_many(file):
-            args.num_processes = 1  # in those scripts one card is the default
-    args.lazy = True if args.use_lazy_mode else None
-    if args.hmp_opt_level not in (None, "O1"):
-        raise UsageError(
-            f"--hmp-opt-level {args.hmp_opt_level!r}: of the old levels only O1 has a successor, autocast by lists of "
-            "operations. Leave it out, or use --precision bf16-true for bf16 everywhere."
-        )
-    asked = args.precision or words.get("precision")
-    if args.hmp or args.autocast:
-        if asked is None:
-            asked = args.precision = "bf16"
-        elif Precision.parse(asked) is not Precision.BF16:
-            raise UsageError(
-                f"{'--hmp' if args.hmp else '--autocast'} means bf16, and the precision is {str(asked)!r}. "
-                "Give one of them."
-            )
-    if args.hmp_opt_level and Precision.parse(asked or file.get("precision", 32)) is not Precision.BF16:
-        raise UsageError("--hmp-opt-level O1 is a level of bf16. Add --precision bf16, or leave it out.")
-    if args.hmp:
-        lists = "; --hmp-bf16 and --hmp-fp32 name autocast's lists" if args.hmp_bf16 or args.hmp_fp32 else ""
-        get_logger(__name__).info("--hmp is gone from the plugin and means --precision bf16 now%s.", lists)
-
-
-def _read_old_flags(args: argparse.Namespace) -> dict[str, str]:
-    """Return the settings that further flags of those scripts stand for.
-
-    Raises:
-        UsageError: one of them has no meaning here, or a setting says the same.
-    """
-    from boxwright.core.config import parse_overrides
-    from boxwright.core.errors import UsageError
-
-    if args.warmup_steps is not None:
-        raise UsageError(
-            "--warmup-steps is not needed: the throughput leaves out the first steps by itself. Leave it out. The "
-            "warm-up of the learning rate is a setting, warmup_epochs."
-        )
-    if args.freeze and "backbone" in args.settings:
-        raise UsageError("--freeze takes no value: it freezes the backbone. Leave the word out, or use freeze=[NAME].")
-    found = {}
-    for flag, key, value in (("freeze", "freeze", "[backbone]"), ("noresize", "multiscale", "False")):
-        if getattr(args, flag):
-            if key in parse_overrides(args.settings):
-                raise UsageError(f"--{flag} means {key}={value}, and {key} is given too. Give one of them.")
-            found[key] = value
-    return found
-
-
-def _says_how_many(file: Mapping[str, Any]) -> bool:
-    """Return whether a file names a number of cards; 0 means all of them, but says nothing in a run without cards."""
-    return "num_processes" in file if file.get("device") == "hpu" else bool(file.get("num_processes"))
+    if path is not None:
+        return path
+    resume, folder = flags.get("resume"), flags.get("output_dir")
+    if resume and folder is not None and ("store" in flags or (folder / "args.yaml").is_file()):
+        flags.setdefault("ckpt", None)  # the settings name the weights that the run started from
+        return Path(folder, "args.yaml")
+    if "data" not in flags and "data" not in words:
+        raise UsageError("There is nothing to train on. Name a labelled set with --data PATH.")
+    if "model" not in words:
+        flags.setdefault("model", "yolox_nano")
+    if folder is None and "output_dir" not in words:
+        if resume:
+            raise UsageError("--resume needs the run's folder: add --out DIR.")
+        flags["output_dir"] = new_run_folder(Path("runs/train"))
+    return None

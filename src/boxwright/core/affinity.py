@@ -1,4 +1,4 @@
-"""The cpus that threads of this process may run on, and threads that are bound to fewer than the process has."""
+"""The cpus of this process, also while OpenMP has bound its main thread to a few of them."""
 
 import os
 import threading
@@ -12,9 +12,9 @@ _TASKS = Path("/proc/self/task")
 def process_cpus(masks: "dict[int, frozenset[int]]", main: int) -> frozenset[int]:
     """Return the cpus of a process whose main thread may be bound to a few of them.
 
-    OpenMP can bind each of its threads to cpus of its own (OMP_PROC_BIND, KMP_AFFINITY), the main thread too. The mask
-    of the main thread is then no limit of the process. It shows in threads that are bound elsewhere: where another
-    thread's cpus are all closed to the main one, the process has the cpus of all its threads.
+    OpenMP can bind each of its threads, the main thread too (OMP_PROC_BIND, KMP_AFFINITY). The mask of the main thread
+    is then not the limit of the process. Threads that are bound elsewhere show it: if another thread's cpus are all
+    closed to the main one, the process has the cpus of all its threads.
 
     Args:
         masks: the cpus of each thread, by its number.
@@ -34,10 +34,10 @@ def process_cpus(masks: "dict[int, frozenset[int]]", main: int) -> frozenset[int
 
 @contextmanager
 def unbound() -> Iterator[None]:
-    """Let the calling and the main thread use all cpus of the process for the time of a block.
+    """Let the calling and the main thread use all cpus of the process during a block.
 
-    For libraries that read the mask, or start threads that inherit it: a binding meant for OpenMP's threads alone would
-    leave them on one core. Elsewhere nothing changes. Both threads get their masks back.
+    For libraries that read the mask or start threads that inherit it: a binding meant for OpenMP's threads would leave
+    them on one core. Both threads get their masks back afterwards.
     """
     if not _TASKS.is_dir():
         yield

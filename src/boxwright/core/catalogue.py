@@ -98,7 +98,7 @@ def find(kind: str, name: str) -> Entry:
 
 
 def load(kind: str, name: str) -> Any:
-    """Import and return what a name stands for.
+    """Import and return the plug-in of a name.
 
     Raises:
         UsageError: there is no such name.

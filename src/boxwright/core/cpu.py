@@ -1,4 +1,4 @@
-"""The CPU: what it can do, how its cores are laid out, and which of them this process may use."""
+"""The CPU: instruction sets, topology, and the cores that this process may use."""
 
 import math
 import os
@@ -40,7 +40,7 @@ class Core:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu:
-    """What the processors of a machine are, and which part of them this process may use.
+    """The processors of a machine, and the part of them that this process may use.
 
     Attributes:
         model: the model name.
@@ -127,7 +127,7 @@ class Cpu:
 def read_cpu(root: Path = Path("/")) -> Cpu:
     """Return the CPU of this machine, or of the machine whose /proc and /sys lie below `root`.
 
-    Files that are missing make the answer plainer, never an error: without topology each logical cpu is a core.
+    Missing files are not an error, the answer is coarser: without topology each logical cpu counts as a core.
 
     Example:
         >>> cpu = read_cpu()
@@ -180,7 +180,7 @@ def split_cores(cores: Sequence[Core], workers: int) -> list[tuple[Core, ...]]:
         return _deal_sockets(sockets, workers)
     seats = [0] * len(sockets)
     for _ in range(workers):
-        # The next worker goes where it leaves the most cores to each; of equals, where nobody sits yet.
+        # The next worker goes to the socket with the most cores per worker; of equals, to the emptiest.
         best = max(range(len(sockets)), key=lambda s: (len(sockets[s]) // (seats[s] + 1), -seats[s], -s))
         seats[best] += 1
     return [share for socket, seated in zip(sockets, seats, strict=True) if seated for share in _deal(socket, seated)]
@@ -201,7 +201,7 @@ def _deal(cores: Iterable[Core], workers: int) -> list[tuple[Core, ...]]:
     for kind in ("performance", "efficiency"):
         same = iter([core for core in ordered if core.kind == kind])
         each, rest = divmod(sum(core.kind == kind for core in ordered), workers)
-        # Whoever has fewest so far gets one of the rest: in the end no two shares differ by more than one core.
+        # The smallest shares get the rest: in the end no two shares differ by more than one core.
         for turn, share in enumerate(sorted(shares, key=len)):
             share.extend(next(same) for _ in range(each + (turn < rest)))
     return [tuple(share) for share in shares]
@@ -251,7 +251,7 @@ def _all_cores(root: Path, online: tuple[int, ...], processors: dict[int, dict[s
         cpus = tuple(c for c in online if c == cpu or (c in twins and c not in seen))
         seen.update(cpus)
         package = read_text(topology / "physical_package_id") or processors.get(cpu, {}).get("physical id", "")
-        socket = int(package) if package.isdigit() else 0  # some ARM machines say -1: they don't know
+        socket = int(package) if package.isdigit() else 0  # some ARM machines say -1: unknown
         kind: CoreKind = "efficiency" if cpu in small else "performance"
         cores.append(Core(cpus=cpus, socket=socket, node=near.get(cpu, 0), kind=kind))
     return tuple(cores)

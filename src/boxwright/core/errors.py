@@ -1,17 +1,17 @@
-"""One tree of errors. A message says what was asked, why it can't be had, and what to do next."""
+"""All errors. A message says what was asked, why it fails and what to do next."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class BoxwrightError(Exception):
-    """Anything Boxwright refuses or fails to do; `exit_code` is what the command line ends with."""
+    """Base of all errors; `exit_code` is the exit code of the command line."""
 
     exit_code = 1
 
 
 class UsageError(BoxwrightError, ValueError):
-    """The request itself can't be met: a wrong option, name or combination."""
+    """A wrong option, name or combination."""
 
     exit_code = 2
 

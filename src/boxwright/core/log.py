@@ -1,4 +1,4 @@
-"""Log lines on stderr; stdout is for results. Nothing happens until `configure` is called."""
+"""Log lines on stderr; stdout is for results. Nothing is shown until `configure` is called."""
 
 import logging
 import sys
@@ -28,8 +28,7 @@ def get_logger(name: str = "") -> logging.Logger:
 def configure(level: Level = "normal", *, stream: TextIO | None = None) -> None:
     """Show Boxwright's log lines from now on: coloured on a terminal, plain anywhere else.
 
-    A second call replaces what the first one set. The root logger and handlers of others are left alone, so lines
-    still reach them too.
+    A second call replaces the first. The root logger and other handlers are left alone, so they still get the lines.
 
     Args:
         level: how much to show.

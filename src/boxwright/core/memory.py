@@ -1,4 +1,4 @@
-"""How much memory the machine has, and how much of it this process may still take."""
+"""The memory of the machine, and what of it this process may still allocate."""
 
 import os
 from dataclasses import dataclass
@@ -80,8 +80,8 @@ def _facts(text: str, unit: int = 1) -> dict[str, int]:
 
 
 def _limit(group: Path, stat: dict[str, int]) -> int | None:
-    """Return the smallest limit of one group; version 1 also tells the limits of parents that can't be seen."""
-    # Above memory.high a process is not killed but slowed to a crawl, which is no use to anyone.
+    """Return the smallest limit of one group; version 1 also has the limits of invisible parents."""
+    # Above memory.high a process is not killed but slowed to a crawl.
     files = ("memory.max", "memory.high", "memory.limit_in_bytes")
     limits = [limit for name in files if (limit := read_int(group / name)) is not None]
     if "hierarchical_memory_limit" in stat:
@@ -90,7 +90,7 @@ def _limit(group: Path, stat: dict[str, int]) -> int | None:
 
 
 def _held(group: Path, stat: dict[str, int]) -> int:
-    """Return what a group can't give back: all it uses but the cached files, which the kernel drops when asked."""
+    """Return what a group can't free: all its memory except cached files, which the kernel drops on demand."""
     used = read_int(group / "memory.current") or read_int(group / "memory.usage_in_bytes") or 0
     # Version 1 counts the groups below only in the "total_" lines.
     files = sum(stat.get(f"total_{name}", stat.get(name, 0)) for name in ("inactive_file", "active_file"))

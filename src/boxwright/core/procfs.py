@@ -1,4 +1,4 @@
-"""What the Linux kernel tells about this process in small files: text, cpu lists and control groups."""
+"""Facts that the Linux kernel gives in small files: text, cpu lists and control groups."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ def read_text(path: Path) -> str:
 
 
 def read_int(path: Path) -> int | None:
-    """Return the whole number in a file; None when there is none ("max" counts as none)."""
+    """Return the integer in a file; None if it holds none, such as "max"."""
     try:
         return int(read_text(path))
     except ValueError:
@@ -22,7 +22,7 @@ def read_int(path: Path) -> int | None:
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """Return the numbers of a kernel list, in order; parts that are no numbers are left out.
+    """Return the numbers of a kernel list, in order; parts that are not numbers are left out.
 
     Example:
         >>> parse_cpu_list("0-2,8,10-11")
@@ -53,8 +53,7 @@ def format_cpu_list(cpus: tuple[int, ...]) -> str:
 def own_groups(controller: str, root: Path = Path("/")) -> tuple[Path, ...]:
     """Return the folders of the control groups that hold this process: its own first, then the parents.
 
-    Both cgroup versions are looked at. A controller belongs to one of them only, so that the folders of the other
-    one merely lack the files.
+    Covers both cgroup versions. A controller belongs to one of them, so the folders of the other lack its files.
 
     Args:
         controller: "cpu", "memory" and the like.

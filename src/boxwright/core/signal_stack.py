@@ -1,4 +1,4 @@
-"""The stack on which this thread's signal handlers run, kept from libraries that put theirs in its place."""
+"""Keeps the stack of this thread's signal handlers from libraries that replace it."""
 
 import ctypes
 import sys

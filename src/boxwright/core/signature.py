@@ -1,4 +1,4 @@
-"""`Signature`: what any model takes and gives, as flat arrays."""
+"""`Signature`: the inputs and outputs of any model, as flat arrays."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
-    """One input or output: `shape` holds None where any size goes (the batch)."""
+    """One input or output: `shape` holds None where any size is accepted (the batch)."""
 
     name: str
     dtype: str
@@ -35,11 +35,11 @@ class Port:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """What a model takes and gives.
+    """The inputs and outputs of a model.
 
     Attributes:
-        inputs: the arrays it takes, in the order of `flatten_call`.
-        outputs: the arrays it gives.
+        inputs: the input arrays, in the order of `flatten_call`.
+        outputs: the output arrays.
         call: the template of (args, kwargs).
         result: the template of what the model returns.
     """
@@ -53,7 +53,7 @@ class Signature:
         """Return the flat arrays of a call, in the types that the model was converted with.
 
         Raises:
-            UsageError: the call is built otherwise than the one the model was converted with, or a shape does not fit.
+            UsageError: the structure of the call differs from the converted one, or a shape does not fit.
         """
         leaves, template = flatten((tuple(args), dict(kwargs or {})))
         if template != self.call:
@@ -64,10 +64,10 @@ class Signature:
         return self.check([np.asarray(leaf) for leaf in leaves])
 
     def check(self, arrays: Sequence[Array]) -> list[Array]:
-        """Return the inputs in their right types.
+        """Return the inputs converted to the signature's types.
 
         Raises:
-            UsageError: there are too many or too few, or a shape does not fit.
+            UsageError: the number of inputs or a shape does not fit.
         """
         if len(arrays) != len(self.inputs):
             raise UsageError(f"The model takes {len(self.inputs)} inputs, not {len(arrays)}.")
@@ -79,7 +79,7 @@ class Signature:
         return [a.astype(p.dtype, copy=False) for p, a in zip(self.inputs, arrays, strict=True)]
 
     def build_result(self, arrays: Sequence[Any]) -> Any:
-        """Return flat outputs put together as the model returns them."""
+        """Return flat outputs in the structure that the model returns."""
         return rebuild(self.result, arrays)
 
     @property
@@ -88,7 +88,7 @@ class Signature:
         return all(p.shape and p.shape[0] is None for p in self.inputs)
 
     def with_batch(self, batch: int) -> "Signature":
-        """Return the same with one batch size where any went."""
+        """Return the signature with a fixed batch size."""
         inputs, outputs = (
             tuple(replace(p, shape=(batch, *p.shape[1:])) if p.shape and p.shape[0] is None else p for p in ports)
             for ports in (self.inputs, self.outputs)

@@ -1,4 +1,4 @@
-"""`Spec`: what a detector takes and gives."""
+"""`Spec`: the description of a detector."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -14,14 +14,14 @@ OutputForm = Literal["raw", "scores", "decoded"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What a detector takes and gives: enough to run it without the code that trained it.
+    """The inputs, outputs and classes of a detector: enough to run it without the code that trained it.
 
     Attributes:
-        model: the architecture, a name of the catalogue, or "" where only a converted file is at hand.
+        model: the architecture, a name of the catalogue, or "" if only a converted file exists.
         names: class names by class id.
         size_hw: height and width of the network's input.
         preprocessing: how pixels become input values.
-        output: how far the outputs already are on their way to boxes and scores.
+        output: which steps from raw outputs to boxes and scores the model includes.
         strides: the pyramid levels behind the rows of the output.
         category_ids: the ids that the training data used for the classes; empty when there were none.
         activation: the network's activation function.
@@ -53,12 +53,12 @@ class Spec:
 
     @property
     def num_classes(self) -> int:
-        """How many classes the detector tells apart."""
+        """The number of classes."""
         return len(self.names)
 
     @property
     def num_anchors(self) -> int:
-        """How many rows the output has for one image."""
+        """The number of output rows for one image."""
         height, width = self.size_hw
         return sum((height // s) * (width // s) for s in self.strides)
 
@@ -77,7 +77,7 @@ class Spec:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Spec":
-        """Return the spec that `to_dict` described; keys it does not know are left out."""
+        """Return the spec that `to_dict` described; unknown keys are ignored."""
         return cls(
             model=str(values.get("model", "")),
             names=tuple(str(n) for n in values["names"]),

@@ -1,4 +1,4 @@
-"""Nested values as a flat list of leaves and a template in plain JSON that puts them together again."""
+"""Nested values as a flat list of leaves and a JSON template from which they are rebuilt."""
 
 from collections import namedtuple
 from collections.abc import Mapping, Sequence

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from boxwright.core.boxes import clip_xyxy, xyxy_to_cxcywh, xyxy_to_xywh
 from boxwright.core.errors import MissingDependencyError, UsageError, suggest
+from boxwright.core.packages import missing_packages
 
 
 class Precision(StrEnum):
@@ -143,7 +143,7 @@ class Detections:
             keep &= (sides >= min_side).all(axis=1)
         index = np.flatnonzero(keep)
         if top is not None and top < 0:
-            raise UsageError(f"top={top!r} keeps no number of boxes. Use 0 or more, or None for all.")
+            raise UsageError(f"top={top!r} is negative. Use 0 or more, or None for all.")
         if top is not None and len(index) > top:
             index = np.sort(index[np.argsort(-self.scores[index], kind="stable")[:top]])
         return self[index]
@@ -164,7 +164,7 @@ class Detections:
         return replace(self, boxes_xyxy=clip_xyxy(self.boxes_xyxy, self.size_hw).astype(np.float32))
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Return one plain dict a box: class, class_id, score, box_xyxy."""
+        """Return one dict per box: class, class_id, score, box_xyxy."""
         return [
             {
                 "class": self.names[class_id],
@@ -180,7 +180,7 @@ class Detections:
         return json.dumps(self.to_list(), ensure_ascii=False)
 
     def to_csv(self, *, header: bool = True) -> str:
-        """Return one line a box: class, class_id, score, x1, y1, x2, y2."""
+        """Return one line per box: class, class_id, score, x1, y1, x2, y2."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         if header:
@@ -212,7 +212,7 @@ class Detections:
         ]
 
     def to_yolo_txt(self, *, scores: bool = True) -> str:
-        """Return YOLO lines: class id, centre and size as parts of the image, and the score unless switched off."""
+        """Return YOLO lines: class id, centre and size as fractions of the image, and the score unless switched off."""
         height, width = self.size_hw
         boxes = xyxy_to_cxcywh(self.clip().boxes_xyxy) / np.array([width, height, width, height], np.float32)
         lines = []
@@ -227,7 +227,7 @@ class Detections:
         Raises:
             MissingDependencyError: supervision is not installed.
         """
-        if find_spec("supervision") is None:
+        if missing_packages(["supervision"]):
             raise MissingDependencyError(
                 "to_supervision() needs supervision, which is not installed. Run: pip install supervision"
             )

@@ -1,4 +1,4 @@
-"""`World`: which worker this process is, and who the others are."""
+"""`World`: this worker's place among all workers."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from boxwright.core.errors import UsageError
 
-# Each field's variables, the first one that is set counts.
+# The variables of each field; the first one that is set counts.
 _TORCH = {
     "rank": ("RANK",),
     "world_size": ("WORLD_SIZE",),
@@ -60,24 +60,24 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the worker that logs, saves and reports."""
+        """Whether this worker logs, saves and reports."""
         return self.rank == 0
 
     @classmethod
     def single(cls, *, cores: tuple[int, ...] = ()) -> "World":
-        """Return the world of a process that works alone."""
+        """Return the world of a single process."""
         return cls(cores=cores)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> "World":
-        """Return the world that a launcher described in environment variables; without any, the process is alone.
+        """Return the world that a launcher described in environment variables; without any, a single process.
 
-        RANK, WORLD_SIZE and their kin are read first, those of a Slurm job step when they are missing. What is not
-        told is taken for one machine; in a pod of Kubernetes, whose PyTorchJob starts one worker in each and tells no
-        more than RANK and WORLD_SIZE, for one machine a worker. Several workers in a pod need LOCAL_WORLD_SIZE.
+        Reads RANK, WORLD_SIZE and the like, or else those of a Slurm job step. Missing ones default to one machine.
+        In a Kubernetes pod they default to one worker per machine, because a PyTorchJob starts one worker in each pod
+        and sets only RANK and WORLD_SIZE. Several workers in a pod need LOCAL_WORLD_SIZE.
 
         Raises:
-            UsageError: a variable is no number, is missing or contradicts another.
+            UsageError: a variable is not a number, is missing or contradicts another.
         """
         cores = tuple(_number(_CORES, core) for core in env.get(_CORES, "").split(",") if core)
         options = _find_variables(env)
@@ -142,8 +142,8 @@ def current() -> World:
 def _find_variables(env: Mapping[str, str]) -> dict[str, tuple[str, ...]] | None:
     if "RANK" in env or "WORLD_SIZE" in env:
         return _TORCH
-    # A batch script outside `srun` also has SLURM_PROCID=0 and SLURM_NTASKS, but no step: it is alone, and would wait
-    # forever for the other tasks.
+    # A batch script outside `srun` also has SLURM_PROCID=0 and SLURM_NTASKS, but no step: it is a single process, and
+    # would wait forever for the other tasks.
     outside_step = "SLURM_JOB_ID" in env and "SLURM_STEP_ID" not in env
     return _SLURM if "SLURM_PROCID" in env and not outside_step else None
 
@@ -163,7 +163,7 @@ def _number(variable: str, text: str, *, least: int = 0) -> int:
 
 
 def _check(values: Mapping[str, int], names: Mapping[str, str]) -> None:
-    """Refuse numbers that contradict each other, under the names that the user knows them by."""
+    """Reject numbers that contradict each other, under the names that the user knows."""
 
     def require(holds: bool, first: str, second: str, why: str) -> None:
         if not holds:
@@ -178,4 +178,4 @@ def _check(values: Mapping[str, int], names: Mapping[str, str]) -> None:
     why = f"{local_size} of {values['world_size']} workers are on this machine, so there aren't that many machines"
     require(0 <= values["node_rank"] <= others, "node_rank", "local_world_size", why)
     if not 1 <= values["master_port"] <= 65535:
-        raise UsageError(f"{names['master_port']}={values['master_port']!r} is no port. Use 1 to 65535.")
+        raise UsageError(f"{names['master_port']}={values['master_port']!r} is not a port. Use 1 to 65535.")

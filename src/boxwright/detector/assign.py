@@ -1,7 +1,7 @@
 """SimOTA: which grid cells learn which box, decided for the whole batch at once.
 
 There is no loop over images. Cells that can't be chosen are left out first, so the pairwise costs are computed
-for some hundreds of cells an image instead of thousands; the result is the same as without leaving them out.
+for some hundreds of cells per image instead of thousands. The result is the same.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _PENALTY = {"current": 1e6, "legacy": 1e5}
 
 
 class Assignment(NamedTuple):
-    """The cells that learn a box, P to an image; where `positive` is False a row is only filling."""
+    """The cells that learn a box, P per image; rows that are not `positive` are padding."""
 
     anchor: Tensor  # (B, P) int64: row of the raw outputs
     positive: Tensor  # (B, P) bool
@@ -30,7 +30,7 @@ class Assignment(NamedTuple):
 
 
 class Truths(NamedTuple):
-    """The boxes of a batch, G to an image; rows that are not `valid` are padding."""
+    """The boxes of a batch, G per image; rows that are not `valid` are padding."""
 
     boxes: Tensor  # (B, G, 4): centre and size in pixels
     classes: Tensor  # (B, G) int64
@@ -160,7 +160,7 @@ def _pairwise_iou(truth: Tensor, predicted: Tensor) -> Tensor:
 def _class_cost(classes: Tensor, objectness: Tensor, wanted: Tensor) -> Tensor:
     """Return the binary cross entropy of each cell's scores with each box's one-hot class, (B, G, N).
 
-    The sum over classes is the same for every box of an image but for one term, so it is taken once a cell.
+    The sum over classes is the same for every box of an image but for one term, so it is computed once per cell.
     """
     score = (classes.float().sigmoid() * objectness.float().sigmoid()).sqrt()  # (B, N, C)
     none = -torch.log1p(-score).clamp(min=-100).sum(dim=2)  # (B, N): cost if no class were wanted

@@ -23,7 +23,7 @@ class Losses(NamedTuple):
     objectness: Tensor
     classes: Tensor
     l1: Tensor
-    positives: Tensor  # how many cells learn a box
+    positives: Tensor  # number of cells that learn a box
     truths: Tensor  # how many boxes there are
 
 
@@ -48,7 +48,7 @@ def yolox_loss(
         l1: add the L1 distance of the raw boxes (the last phase of training).
         rule: the assignment rule.
         static: shapes depend on the arguments' shapes alone, nothing is read back to the host.
-        class_weights: (C,), how much the class loss of a box of each class counts; None for 1 each.
+        class_weights: (C,), the weight of each class in the class loss; None for 1 each.
 
     Raises:
         UsageError: the shapes don't belong together.
@@ -124,7 +124,7 @@ def _iou(a: Tensor, b: Tensor) -> Tensor:
     low = torch.maximum(a[..., :2] - a[..., 2:] / 2, b[..., :2] - b[..., 2:] / 2)
     high = torch.minimum(a[..., :2] + a[..., 2:] / 2, b[..., :2] + b[..., 2:] / 2)
     side = (high - low).clamp(min=0)
-    # Not prod(): its backward pass looks for zeros, and has the host wait for the device to tell.
+    # Not prod(): its backward pass looks for zeros, which makes the host wait for the device.
     both = side[..., 0] * side[..., 1]
     union = a[..., 2] * a[..., 3] + b[..., 2] * b[..., 3] - both
     return both / (union + 1e-16)

@@ -51,7 +51,7 @@ def postprocess(
         strides: the levels behind the rows.
         form: how far the output already is, see `OutputForm`.
         conf: least score.
-        nms: overlap (IoU) above which the lower of two boxes goes.
+        nms: IoU above which the box with the lower score is removed.
         class_agnostic: suppress across classes too.
 
     Raises:

@@ -57,7 +57,7 @@ def read_state(path: Path) -> tuple[dict[str, Tensor], Spec | None]:
     Official `.pth` files are read with `weights_only=True`: nothing in them is executed.
 
     Raises:
-        CheckpointError: the file is missing, is no checkpoint, or holds no weights.
+        CheckpointError: the file is missing, is not a checkpoint, or holds no weights.
     """
     if not path.is_file():
         raise CheckpointError(f"There is no model file at {str(path)!r}. Check the path.")

@@ -1,4 +1,4 @@
-"""What a model is: size, cost, classes."""
+"""Size, cost and classes of a model."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from boxwright.tasks.models import ModelOptions, find_model, normalise_name, ope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a network weighs and costs; None where it can't be told."""
+    """Parameters and operations of a network; None where unknown."""
 
     parameters: int | None = None
     gflops: float | None = None
@@ -23,7 +23,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """A model in numbers; None where a number can't be had from the file."""
+    """The facts about a model; None where the file does not have them."""
 
     source: str
     kind: str
@@ -46,7 +46,7 @@ class ModelInfo:
         }
 
     def lines(self) -> list[str]:
-        """Return the same for people."""
+        """Return the facts as lines of text."""
         height, width = self.spec.size_hw
         cost, names = self.cost, self.spec.names
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
@@ -63,7 +63,7 @@ class ModelInfo:
 
 
 def describe(model: str | Path, options: ModelOptions | None = None) -> ModelInfo:
-    """Return what is known about MODEL; a bare name without weights is described as its architecture.
+    """Return the facts about MODEL; for a name without weights, those of the architecture.
 
     Raises:
         CheckpointError: there is no such model, or its file can't be used.

@@ -1,6 +1,5 @@
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -11,25 +10,6 @@ from hypothesis import strategies as st
 
 from boxwright.core.config import load_config, parse_overrides, to_dict, to_yaml
 from boxwright.core.errors import UsageError
-from boxwright.core.types import Precision
-
-
-class Colour(StrEnum):
-    RED = "red"
-    GREEN = "green"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Optimizer:
-    lr: float = 0.01
-    momentum: float = 0.9
-    nesterov: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ema:
-    decay: float
-    warmup: int = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +26,6 @@ class Train:
     note: str | None = None
     scale: float | int = 1
     strategy: Literal["spawn", "ray"] = "spawn"
-    colour: Colour = Colour.RED
-    precision: Precision = Precision.FP32
-    optimizer: Optimizer = Optimizer(momentum=0.8)
-    ema: Ema | None = None
-    phases: tuple[Optimizer, ...] = field(default_factory=tuple)
 
 
 def load(*words: str) -> Train:
@@ -69,10 +44,7 @@ def test_pairs_and_equals_signs_may_be_mixed():
 
 
 def test_dashes_and_underscores_in_keys_mean_the_same():
-    assert parse_overrides(["max-epoch", "3", "optimizer.weight-decay=0.1"]) == {
-        "max_epoch": 3,
-        "optimizer.weight_decay": 0.1,
-    }
+    assert parse_overrides(["max-epoch", "3", "weight-decay=0.1"]) == {"max_epoch": 3, "weight_decay": 0.1}
 
 
 def test_only_the_first_equals_sign_splits():
@@ -120,8 +92,6 @@ def test_a_value_is_read_as_yaml(text: str, value: object):
         (["--lr", "0.1"], "'--lr' is not the name of a setting"),
         (["lr=1", "lr", "2"], "'lr' is given twice: '1' and '2'"),
         (["max-epoch=1", "max_epoch=2"], "'max_epoch' is given twice"),
-        (["ema=null", "ema.decay=1"], "'ema' and 'ema.decay' are both given"),
-        (["ema.decay=1", "ema=null"], "'ema.decay' and 'ema' are both given"),
     ],
 )
 def test_words_that_are_no_settings_are_refused(words: list[str], message: str):
@@ -157,12 +127,6 @@ def test_words_that_are_no_settings_are_refused(words: list[str], message: str):
         ("scale=3", "scale", 3),
         ("scale=0.5", "scale", 0.5),
         ("strategy=ray", "strategy", "ray"),
-        ("colour=green", "colour", Colour.GREEN),
-        ("precision=32", "precision", Precision.FP32),
-        ("precision=bfloat16", "precision", Precision.BF16),
-        ("optimizer.lr=0.1", "optimizer", Optimizer(lr=0.1, momentum=0.8)),
-        ("ema.decay=0.5", "ema", Ema(decay=0.5)),
-        ("phases=[{lr: 1}, {}]", "phases", (Optimizer(lr=1.0), Optimizer())),
     ],
 )
 def test_an_override_takes_the_annotated_type(word: str, name: str, value: object):
@@ -189,15 +153,8 @@ def test_an_override_takes_the_annotated_type(word: str, name: str, value: objec
         ("workers=many", "workers='many' .* int or one of 'auto'"),
         ("workers=aut", "Did you mean 'auto'"),
         ("strategy=rey", "one of 'spawn', 'ray'. Did you mean 'ray'"),
-        ("colour=gren", "colour='gren' .* one of 'red', 'green'. Did you mean 'green'"),
-        ("precision=f33", "precision='f33' .* one of '64', '32'"),
-        ("optimizer=5", r"optimizer=5 .* a group of settings \(lr, momentum, nesterov\)"),
-        ("optimizer={lr: 1}", "'optimizer' is a group .* optimizer.NAME=VALUE"),
-        ("optimizer.lr=x", "optimizer.lr='x' .* float"),
-        ("ema.warmup=3", "No value for 'ema.decay', which Ema needs"),
         ("max_epch=3", "Unknown key 'max_epch'. Did you mean 'max_epoch'"),
-        ("optimizer.lrr=3", "Unknown key 'optimizer.lrr'. Did you mean 'optimizer.lr'"),
-        ("lr.x=3", "Unknown key 'lr.x'. Did you mean 'lr'"),
+        ("lr.x=3", "'lr.x=3' is not the name of a setting"),
     ],
 )
 def test_an_override_that_does_not_fit_is_refused(word: str, message: str):
@@ -211,15 +168,21 @@ def test_a_required_setting_must_be_given():
         load_config(Train, None, [])
 
 
-def test_a_file_gives_settings_and_overrides_go_on_top(tmp_path: Path):
-    text = "data: d\nmax-epoch: 5\nlr: 1e-3\noptimizer:\n  lr: 0.5\n  nesterov: yes\nema: {decay: 0.1}\n"
-    run = load_text(tmp_path, text, ["optimizer.lr=0.7", "ema=null"])
-    assert (run.data, run.max_epoch, run.lr, run.ema) == (Path("d"), 5, 0.001, None)
-    assert run.optimizer == Optimizer(lr=0.7, momentum=0.8, nesterov=True)
+def test_a_file_gives_settings_and_flags_and_words_go_on_top(tmp_path: Path):
+    path = tmp_path / "run.yaml"
+    path.write_text("data: d\nmax-epoch: 5\nlr: 1e-3\nnote: x\n", encoding="utf-8")
+    run = load_config(Train, path, ["note=null"], {"lr": 0.7, "weights": Path("w")})
+    assert (run.data, run.max_epoch, run.lr, run.weights, run.note) == (Path("d"), 5, 0.7, Path("w"), None)
 
 
-def test_an_override_opens_a_group_that_the_file_switched_off(tmp_path: Path):
-    assert load_text(tmp_path, "data: d\nema: null\n", ["ema.decay=0.3"]).ema == Ema(decay=0.3)
+def test_a_flag_and_a_word_for_the_same_setting_are_refused():
+    with pytest.raises(UsageError, match=r"'lr' is given twice: 0\.7 and '0\.5'"):
+        load_config(Train, None, ["data=d", "lr=0.5"], {"lr": 0.7})
+
+
+def test_a_flag_that_does_not_fit_is_refused():
+    with pytest.raises(UsageError, match=r"max_epoch='many' .* int"):
+        load_config(Train, None, ["data=d"], {"max_epoch": "many"})
 
 
 def test_an_empty_file_gives_the_defaults(tmp_path: Path):
@@ -230,9 +193,6 @@ def test_an_empty_file_gives_the_defaults(tmp_path: Path):
     ("text", "message"),
     [
         ("data: d\nmax_epch: 3\n", "run.yaml': Unknown key 'max_epch'. Did you mean 'max_epoch'"),
-        ("data: d\noptimizer: {lrr: 3}\n", "Unknown key 'optimizer.lrr'. Did you mean 'optimizer.lr'"),
-        ("data: d\nema: {dekay: 3}\n", "Unknown key 'ema.dekay'. Did you mean 'ema.decay'"),
-        ("data: d\nphases: [{lrr: 3}]\n", r"Unknown key 'phases\[0\].lrr'"),
         ("data: d\n1: 3\n", "Unknown key '1'"),
         ("<<: {data: d}\n", "Unknown key '<<'"),
         ("data: d\nname: 12\n", "name=12 .* str"),
@@ -278,8 +238,6 @@ def test_the_yaml_text_is_plain_and_readable():
     assert "size_hw: [640, 640]\n" in text
     assert "- Straße\n- 'no'\n" in text
     assert yaml.safe_load(text) == to_dict(run)
-    assert to_dict(run)["colour"] == "red"
-    assert type(to_dict(run)["colour"]) is str
 
 
 odd_texts = [
@@ -298,7 +256,6 @@ odd_texts = [
     "\u2028 x",
 ]
 texts = st.text(max_size=20) | st.sampled_from(odd_texts)
-groups = st.builds(Optimizer, lr=st.floats(allow_nan=False), momentum=st.just(0.1), nesterov=st.booleans())
 runs = st.builds(
     Train,
     data=texts.map(Path),
@@ -313,11 +270,6 @@ runs = st.builds(
     note=st.none() | texts,
     scale=st.integers() | st.floats(allow_nan=False),
     strategy=st.sampled_from(["spawn", "ray"]),
-    colour=st.sampled_from(Colour),
-    precision=st.sampled_from(Precision),
-    optimizer=groups,
-    ema=st.none() | st.builds(Ema, decay=st.floats(0, 1), warmup=st.integers()),
-    phases=st.lists(groups, max_size=3).map(tuple),
 )
 
 

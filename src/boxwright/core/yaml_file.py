@@ -1,4 +1,4 @@
-"""One YAML file, with the numbers and booleans of version 1.2."""
+"""YAML with the numbers and booleans of version 1.2: 1e-3 is a number; yes, 012 and 1:30 are text."""
 
 import re
 from collections.abc import Mapping
@@ -12,7 +12,16 @@ from boxwright.core.errors import UsageError
 
 def dump(values: Mapping[str, Any]) -> str:
     """Return plain values as YAML text."""
-    return yaml.dump(values, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def parse(text: str) -> Any:
+    """Return the value of a YAML text.
+
+    Raises:
+        yaml.YAMLError: it is not YAML.
+    """
+    return yaml.load(text, Loader=_Loader)
 
 
 def read_file(path: Path) -> Mapping[Any, Any]:
@@ -23,7 +32,7 @@ def read_file(path: Path) -> Mapping[Any, Any]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        values = yaml.load(text, Loader=Loader)
+        values = parse(text)
     except FileNotFoundError:
         raise UsageError(f"Config file {str(path)!r} does not exist. Check the path.") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -41,11 +50,9 @@ def read_file(path: Path) -> Mapping[Any, Any]:
     return values
 
 
-class Loader(yaml.SafeLoader):
-    """YAML with the numbers and booleans of version 1.2: 1e-3 is a number; yes, 012 and 1:30 are text."""
-
+class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return a mapping; a key that is there twice is an error."""
+        """Return a mapping; a repeated key is an error."""
         seen: set[str] = set()
         for key, _ in node.value:
             if str(key.value) in seen:
@@ -54,24 +61,24 @@ class Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Return a value; what is no such value is an error with a line number."""
+        """Return a value; an unreadable one is an error with a line number."""
         try:
             return super().construct_object(node, deep=deep)
         except (ValueError, KeyError, AttributeError) as error:  # `!!int x`, `!!timestamp x`, a number of 5,000 digits
             raise _broken("unreadable value", node) from error
 
 
-class Dumper(yaml.SafeDumper):
-    """YAML that quotes whatever either version would take for something other than text."""
+class _Dumper(yaml.SafeDumper):
+    """Quotes whatever either version of YAML would read as something other than text."""
 
     def represent_flat_list(self, values: list[Any]) -> yaml.Node:
-        """Return a list of numbers in one line, any other in several."""
+        """Return a list of numbers on one line, any other list on several."""
         in_one_line = all(isinstance(value, int | float) for value in values)
         return self.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=in_one_line)
 
     def represent_text(self, value: str) -> yaml.Node:
         """Return text in the quotes that it needs."""
-        # Only in double quotes do all line breaks, such as U+0085, come back as they were.
+        # Only double quotes keep all line breaks, such as U+0085.
         return self.represent_scalar("tag:yaml.org,2002:str", value, style=None if value.isprintable() else '"')
 
 
@@ -79,9 +86,9 @@ def _broken(problem: str, node: yaml.Node) -> yaml.constructor.ConstructorError:
     return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
-Loader.yaml_implicit_resolvers = {}
-Dumper.add_representer(list, Dumper.represent_flat_list)
-Dumper.add_representer(str, Dumper.represent_text)
+_Loader.yaml_implicit_resolvers = {}
+_Dumper.add_representer(list, _Dumper.represent_flat_list)
+_Dumper.add_representer(str, _Dumper.represent_text)
 for _tag, _pattern, _first in (
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
@@ -89,5 +96,5 @@ for _tag, _pattern, _first in (
     ("float", r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?", list("-+.0123456789")),
     ("float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", list("-+.")),
 ):
-    for _dialect in (Loader, Dumper):
+    for _dialect in (_Loader, _Dumper):
         _dialect.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
