@@ -24,16 +24,15 @@ import cv2
 import numpy as np
 
 from boxwright.core.cpu import read_cpu
-from boxwright.data.cache import RamCache
+from boxwright.data.cache import TileCache
 from boxwright.data.dataset import DetectionDataset
-from boxwright.data.disk_cache import DiskCache
 from boxwright.data.formats import read_records
 from boxwright.data.loader import Loader
-from boxwright.data.recent import RecentTiles
 from boxwright.data.recipe import AugmentRecipe, recipe_for
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes
-from boxwright.data.tile import FileTiles, TileSource
+from boxwright.data.threads import map_threads
+from boxwright.data.tile import FileTiles, TileSource, tile_bytes
 
 PAD = 114
 CASES = (("yolox_s", (640, 640)), ("yolox_nano", (416, 416)))
@@ -187,16 +186,16 @@ def ours(records: Records, size_hw: tuple[int, int], recipe: AugmentRecipe, tile
 def measure(records: Records, model: str, size_hw: tuple[int, int], rounds: int, folder: Path) -> None:
     recipe = recipe_for(model)
     large = records.select(np.arange(max(LARGE, len(records))) % len(records))
-    ram = RamCache(FileTiles(records, size_hw))
-    kept = ram.fill(threads=2)
-    disk = DiskCache(FileTiles(records, size_hw), folder=folder, threads=2)
+    ram = TileCache.in_ram(FileTiles(records, size_hw))
+    list(map_threads(ram.tile, len(records), workers=2))
+    disk = TileCache.on_disk(FileTiles(records, size_hw), folder=folder, threads=2)
     files, anywhere = FileTiles(large, size_hw), replace(recipe, partner_window=None)
     plain = {cached: Original(records, size_hw, recipe, cached=cached) for cached in (False, True)}
     order = itertools.cycle(np.random.default_rng(0).permutation(len(records)).tolist())
     makers: dict[str, Callable[[], object]] = {
         "original, no cache": lambda: plain[False].sample(next(order)),
         "original, RAM cache": lambda: plain[True].sample(next(order)),
-        "boxwright, no cache": ours(large, size_hw, recipe, RecentTiles(files)),
+        "boxwright, no cache": ours(large, size_hw, recipe, TileCache(files)),
         "boxwright, no cache, partners from the whole set": ours(large, size_hw, anywhere, files),
         "boxwright, disk cache": ours(records, size_hw, recipe, disk),
         "boxwright, RAM cache": ours(records, size_hw, recipe, ram),
@@ -218,7 +217,7 @@ def measure(records: Records, model: str, size_hw: tuple[int, int], rounds: int,
     print(f"{'':50}{'ms':>8}{'x original':>14}{'x original, RAM':>18}")
     for name, value in middle.items():
         print(f"{name:50}{value:8.2f}{base / value:14.2f}{cached / value:18.2f}")
-    print(f"RAM cache: {ram.used_bytes / max(kept, 1) / 1e6:.2f} MB an image, {kept} of {len(records)} kept")
+    print(f"RAM cache: {tile_bytes(records, size_hw).mean() / 1e6:.2f} MB an image, holds {len(ram)} of {len(records)}")
     dataset = DetectionDataset(records, size_hw, recipe=replace(recipe, multiscale=None), tiles=ram)
     for workers in (1, 2):
         print(f"loader, RAM cache, {workers} worker(s): {throughput(dataset, workers, rounds):.0f} samples a second")

@@ -93,7 +93,7 @@ def pipeline_rate(data: Path, model: str, batch: int, batches: int, kind: Litera
     """Return images per second that reach the GPU when nothing else is done, cache filled."""
     device, size_hw = CudaDevice(), SIZES[model].input_hw
     records = read_records(data)
-    tiles = open_cache("ram", records, size_hw, shared=kind == "processes")
+    tiles = open_cache("ram", records, size_hw)
     dataset = DetectionDataset(records, size_hw, recipe=recipe_for(model), tiles=tiles)
     for index in range(len(records)):
         tiles.tile(index)

@@ -1,135 +1,171 @@
-"""Keeping decoded images: as many as memory allows (`RamCache`), and the choice between this and the other caches.
+"""`TileCache`: tiles stored in memory or in a file, and `open_cache`, which makes the cache that a user names.
 
-A cache never changes a sample: it gives the same pixels as the files, only sooner. The others are in `recent`,
-`shared_cache` and `disk_cache`.
+A cache never changes a sample: it returns the same pixels as the files, only sooner.
 """
 
-import threading
+import mmap
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.core.errors import DataError, UsageError, suggest
+from boxwright.core.errors import UsageError, suggest
 from boxwright.core.log import get_logger
 from boxwright.core.memory import read_memory
-from boxwright.data.cache_size import SLAB_BYTES, SPARE_BYTES, allowed_bytes, announce, expected_bytes, format_gb
-from boxwright.data.disk_cache import DiskCache
-from boxwright.data.recent import RecentTiles, SharedRecent
+from boxwright.data.disk_cache import map_tiles
+from boxwright.data.recent import RecentTiles
 from boxwright.data.records import PathText, Records
-from boxwright.data.shared_cache import SharedCache
-from boxwright.data.tile import FileTiles, Tile, TileSource
+from boxwright.data.tile import FileTiles, Tile, TileSource, tile_bytes
 
 _log = get_logger(__name__)
 
 CacheKind: TypeAlias = Literal["none", "ram", "disk"]
 
+_CHECK_BYTES = 16 << 20  # a RAM cache measures free memory again after adding this much
+_SPARE_BYTES = 512 << 20  # never taken: the model and its gradients need memory too
+_SHARE = 0.7  # of the free memory
 
-class RamCache:
-    """Tiles kept in memory from their first use on, as many as fit.
 
-    Free memory is measured when the cache is made and again before each 16 MB that it takes, inside the limits of
-    control groups. When there is no more, what is kept stays and the other images are read each time; a line in the
-    log says so. Pixels are packed into large blocks, so there are neither a million objects nor a million mappings.
+def _read_free_bytes() -> int:
+    return read_memory().usable_bytes
+
+
+class TileCache:
+    """Tiles stored in memory that this process shares with its forks.
+
+    `TileCache.in_ram` stores tiles when they are first used, `TileCache.on_disk` maps a file of them, and
+    `TileCache(files)` stores none. Tiles that are not stored come from the files, and the last few are kept (`recent`).
+
+    Threads and processes need no lock: two that read the same image at once write the same bytes, and readers go by
+    the tile's height, which is written last (x86 shows writes to other cores in order).
 
     Args:
-        source: where tiles come from the first time.
-        limit_bytes: how much to take at most; by default 70 % of what is free.
-        processes: how many processes on this machine make such a cache: they share the free memory.
-        free_bytes: what measures free memory; another one is for tests.
-
-    Raises:
-        UsageError: a number is out of range.
+        files: where tiles come from.
+        pixels: the memory, uint8.
+        start: where in `pixels` the tile of each image begins, int64 (N,).
+        shape: height and width of each tile, then of its image, int32 (N, 4); 0 for a tile that is not stored.
+        room: the bytes reserved for each tile, int64 (N,); by default nothing is added.
+        free_bytes: measures free memory.
     """
 
     def __init__(
         self,
-        source: TileSource,
+        files: TileSource,
+        pixels: NDArray[np.uint8] | None = None,
+        start: NDArray[np.int64] | None = None,
+        shape: NDArray[np.int32] | None = None,
+        room: NDArray[np.int64] | None = None,
+        *,
+        free_bytes: Callable[[], int] = _read_free_bytes,
+    ) -> None:
+        self.records: Records = files.records
+        self.size_hw: tuple[int, int] = files.size_hw
+        self.files = files
+        self.recent: TileSource = RecentTiles(files)
+        images = len(self.records)
+        self._pixels = np.zeros(0, np.uint8) if pixels is None else pixels
+        self._start = np.zeros(images, np.int64) if start is None else start
+        self._shape = np.zeros((images, 4), np.int32) if shape is None else shape
+        self._room = np.zeros(images, np.int64) if room is None else room
+        self._free_bytes = free_bytes
+        self._full = mmap.mmap(-1, 1)
+        self._unchecked = _CHECK_BYTES  # since free memory was last measured
+
+    @classmethod
+    def in_ram(
+        cls,
+        files: TileSource,
         *,
         limit_bytes: int | None = None,
         processes: int = 1,
-        free_bytes: Callable[[], int] = lambda: read_memory().usable_bytes,
-    ) -> None:
-        self.records: Records = source.records
-        self.size_hw: tuple[int, int] = source.size_hw
-        self._source = source
-        self._free_bytes = free_bytes
-        self.limit_bytes = allowed_bytes(limit_bytes, free_bytes(), processes)
-        self.expected_bytes = expected_bytes(self.records, self.size_hw)
-        images = len(self.records)
-        self._slabs: list[NDArray[np.uint8]] = []
-        self._used = 0  # of the last slab
-        self._slab_bytes = min(SLAB_BYTES, max(self.limit_bytes, 1), self.expected_bytes)
-        self._slab_of = np.full(images, -1, np.int32)
-        self._start = np.zeros(images, np.int64)
-        self._shape = np.zeros((images, 4), np.int32)
-        self._lock = threading.Lock()
-        self._full = not announce(images, self.expected_bytes, self.limit_bytes)
+        free_bytes: Callable[[], int] = _read_free_bytes,
+    ) -> "TileCache":
+        """Return a cache that stores as many tiles as fit in memory, each from its first use on.
+
+        Each image has its place from the start, and the system provides pages when they are first written. Free memory
+        (within the limits of control groups) is measured again after every 16 MB; when it runs short, the cache stays
+        as it is and a warning is logged.
+
+        Args:
+            files: where tiles come from.
+            limit_bytes: how much to take at most; by default 70 % of the free memory.
+            processes: how many processes on this machine make such a cache: they divide the free memory.
+            free_bytes: measures free memory.
+
+        Raises:
+            UsageError: a number is out of range.
+        """
+        if processes < 1 or (limit_bytes is not None and limit_bytes < 0):
+            raise UsageError(f"processes={processes!r} must be at least 1, and limit_bytes={limit_bytes!r} at least 0.")
+        allowed = int(max(free_bytes() - _SPARE_BYTES, 0) * _SHARE) // processes
+        limit = allowed if limit_bytes is None else min(limit_bytes, allowed)
+        room = tile_bytes(files.records, files.size_hw)
+        ends = np.cumsum(room)
+        images, need = len(room), int(room.sum())
+        stored = int(np.searchsorted(ends, limit, side="right"))
+        sizes = images, _format_bytes(need), _format_bytes(limit)
+        if stored == images:
+            _log.info("RAM cache: %d images need about %s of %s.", *sizes)
+        elif not stored:
+            _log.warning("No RAM cache: %d images need about %s, and %s may be used.", *sizes)
+        else:
+            _log.warning(
+                "RAM cache: %d images need about %s, and %s may be used. It will hold about %d %% of them.",
+                *sizes, 100 * limit // need,
+            )  # fmt: skip
+        # Anonymous memory, which the size of /dev/shm does not limit.
+        pixels = np.frombuffer(mmap.mmap(-1, max(int(room[:stored].sum()), 1)), np.uint8)
+        shape = np.frombuffer(mmap.mmap(-1, max(images, 1) * 16), np.int32)[: images * 4].reshape(images, 4)
+        start = ends - room
+        room[stored:] = 0
+        return cls(files, pixels, start, shape, room, free_bytes=free_bytes)
+
+    @classmethod
+    def on_disk(
+        cls, files: FileTiles, *, folder: PathText | None = None, threads: int = 1, spare_bytes: int = 1 << 30
+    ) -> "TileCache":
+        """Return a cache of tiles in a file that survives restarts; see `map_tiles`."""
+        return cls(files, *map_tiles(files, folder=folder, threads=threads, spare_bytes=spare_bytes))
 
     def __len__(self) -> int:
-        return int((self._slab_of >= 0).sum())
-
-    @property
-    def used_bytes(self) -> int:
-        """How much memory the cache has taken."""
-        return sum(slab.nbytes for slab in self._slabs)
+        return int((self._shape[:, 0] > 0).sum())
 
     def tile(self, index: int) -> Tile:
         """Return the tile of one image; see `TileSource`."""
-        slab = int(self._slab_of[index])
-        if slab < 0:
-            tile = self._source.tile(index)
-            if not self._full:
-                self._keep(index, tile)
-            return tile
         height, width, full_h, full_w = self._shape[index].tolist()
-        start = int(self._start[index])
-        pixels = self._slabs[slab][start : start + height * width * 3].reshape(height, width, 3)
-        return Tile(pixels, (full_h, full_w))
+        start, room = int(self._start[index]), int(self._room[index])
+        if height:
+            pixels = self._pixels[start : start + height * width * 3].reshape(height, width, 3)
+            return Tile(pixels, (full_h, full_w))
+        if not room or self._full[0]:
+            return self.recent.tile(index)
+        tile = self.files.tile(index)
+        size = tile.pixels.nbytes
+        # A file may be larger than its annotations say.
+        if size <= room and self._has_memory(size):
+            self._pixels[start : start + size] = tile.pixels.reshape(-1)
+            height, width = tile.pixels.shape[:2]
+            self._shape[index, 1:] = (width, *tile.size_hw)
+            self._shape[index, 0] = height
+        return tile
 
-    def fill(self, threads: int = 1) -> int:
-        """Read every image that fits now instead of when it is first wanted, and return how many are kept.
+    def _has_memory(self, size: int) -> bool:
+        """Return whether there is memory for another tile; once there is none, nothing is added any more."""
+        self._unchecked += size
+        if self._unchecked > _CHECK_BYTES:
+            self._unchecked = 0
+            if self._free_bytes() < _CHECK_BYTES + _SPARE_BYTES and not self._full[0]:
+                self._full[0] = 1
+                _log.warning(
+                    "The RAM cache is full: it holds %d of %d images, because free memory is short.",
+                    len(self), len(self.records),
+                )  # fmt: skip
+        return not self._full[0]
 
-        Images that can't be read are passed over: whoever asks for one gets the error.
-        """
 
-        def read(index: int) -> None:
-            if not self._full:
-                try:
-                    self.tile(index)
-                except DataError:
-                    return
-
-        with ThreadPoolExecutor(threads, "boxwright-cache") as pool:
-            for _ in pool.map(read, range(len(self.records))):
-                pass
-        return len(self)
-
-    def _keep(self, index: int, tile: Tile) -> None:
-        need = tile.pixels.nbytes
-        with self._lock:
-            if self._full or self._slab_of[index] >= 0:
-                return
-            if not self._slabs or self._used + need > self._slabs[-1].nbytes:
-                size = max(self._slab_bytes, need)
-                if self.used_bytes + size > self.limit_bytes or self._free_bytes() < size + SPARE_BYTES:
-                    self._full = True
-                    _log.warning(
-                        "The RAM cache is full: it holds %d of %d images in %s. The others are read each time.",
-                        len(self), len(self.records), format_gb(self.used_bytes),
-                    )  # fmt: skip
-                    return
-                self._slabs.append(np.empty(size, np.uint8))
-                self._used = 0
-            start = self._used
-            self._slabs[-1][start : start + need] = tile.pixels.reshape(-1)
-            self._used += need
-            self._start[index] = start
-            self._shape[index] = (*tile.pixels.shape[:2], *tile.size_hw)
-            # Last: readers look at this first, and don't take the lock.
-            self._slab_of[index] = len(self._slabs) - 1
+def _format_bytes(size: int) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 def open_cache(
@@ -140,20 +176,18 @@ def open_cache(
     folder: PathText | None = None,
     threads: int = 1,
     processes: int = 1,
-    shared: bool = False,
     limit_bytes: int | None = None,
-) -> TileSource:
-    """Return the training tiles of a set from a cache of the kind that a user names.
+) -> TileCache:
+    """Return the training tiles of a set in a cache of the kind that a user names.
 
     Args:
-        kind: "none" keeps only the last few images, "ram" all that fit in memory, "disk" all that fit on the disk.
+        kind: "none" keeps only the last few images, "ram" stores all that fit in memory, "disk" all that fit on disk.
         records: the set.
         size_hw: the input size that tiles are made for.
-        folder: where a disk cache lies; see `DiskCache`.
+        folder: of a disk cache; see `map_tiles`.
         threads: how many images to decode at once while a disk cache is made.
         processes: how many processes on this machine make a RAM cache.
-        shared: for processes forked from this one (`Loader`'s `worker_kind`): what one has read is there for all.
-        limit_bytes: how much a RAM cache may take at most; by default 70 % of what is free.
+        limit_bytes: how much a RAM cache may take at most; by default 70 % of the free memory.
 
     Raises:
         UsageError: there is no such kind, or a folder is given for another kind than "disk".
@@ -165,9 +199,7 @@ def open_cache(
         raise UsageError(f"folder={str(folder)!r} is for a disk cache, not for cache={kind!r}. Leave one of them out.")
     files = FileTiles(records, size_hw)
     if kind == "disk":
-        return DiskCache(files, folder=folder, threads=threads)
-    if kind == "none":
-        return SharedRecent(files) if shared else RecentTiles(files)
-    if shared:
-        return SharedCache(files, limit_bytes=limit_bytes, processes=processes)
-    return RamCache(files, limit_bytes=limit_bytes, processes=processes)
+        return TileCache.on_disk(files, folder=folder, threads=threads)
+    if kind == "ram":
+        return TileCache.in_ram(files, limit_bytes=limit_bytes, processes=processes)
+    return TileCache(files)

@@ -24,9 +24,9 @@ from boxwright.data.augment import (
     shift_hsv,
     to_targets,
 )
+from boxwright.data.cache import TileCache
 from boxwright.data.mosaic import CORNERS, draw_mosaic, place_rows, render_mosaic, warp_rows
 from boxwright.data.randomness import Purpose, stream
-from boxwright.data.recent import RecentTiles
 from boxwright.data.recipe import AugmentRecipe
 from boxwright.data.records import Records
 from boxwright.data.tile import FileTiles, Tile, TileSource
@@ -86,7 +86,7 @@ class DetectionDataset:
         self.size_hw = size_hw
         self.recipe = recipe
         self.seed = seed
-        self.tiles: TileSource = RecentTiles(FileTiles(records, size_hw)) if tiles is None else tiles
+        self.tiles: TileSource = TileCache(FileTiles(records, size_hw)) if tiles is None else tiles
         self.bad_images: dict[int, str] = {}
         self._rows, self._offsets = _training_rows(records)
         self._labelled = np.flatnonzero(np.diff(self._offsets))

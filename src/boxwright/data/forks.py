@@ -27,10 +27,9 @@ from boxwright.core.errors import UsageError, WorkerError
 from boxwright.data import opencv_threads
 from boxwright.data.augment import Rows
 from boxwright.data.batch import PendingBatch, Position
-from boxwright.data.cache import RamCache
+from boxwright.data.cache import TileCache
 from boxwright.data.dataset import DetectionDataset
-from boxwright.data.recent import SharedRecent
-from boxwright.data.shared_cache import find_recent
+from boxwright.data.recent import TileRing
 from boxwright.data.workers import make_rows
 
 _MOST_ROWS = 8  # of a batch in one task
@@ -69,11 +68,6 @@ class ForkedWorkers:
     def __init__(self, dataset: DetectionDataset, workers: int, *, batch_bytes: int, prefetch: int) -> None:
         if not processes_can_work():
             raise UsageError("Samples can't be made by processes on this system. Use worker_kind='threads'.")
-        if isinstance(dataset.tiles, RamCache):
-            raise UsageError(
-                "Each process would fill a RAM cache of its own. Use open_cache(…, shared=True), or "
-                "worker_kind='threads'."
-            )
         self._dataset, self._workers = dataset, workers
         # Pages are allocated on first use.
         self._slots = [mmap.mmap(-1, batch_bytes) for _ in range(prefetch + _LENT)]
@@ -81,8 +75,7 @@ class ForkedWorkers:
         self._lent: set[int] = set()
         self._tokens = itertools.count()
         self._over = mmap.mmap(-1, 1)
-        recent = find_recent(dataset.tiles)
-        self._recent = recent if recent is not None and recent.lend() else None
+        ring = TileRing(dataset.tiles.files) if isinstance(dataset.tiles, TileCache) else None
         context = multiprocessing.get_context("fork")
         numbers = context.SimpleQueue()
         for number in range(workers):
@@ -92,7 +85,7 @@ class ForkedWorkers:
             workers,
             mp_context=context,
             initializer=_enter,
-            initargs=(dataset, self._slots, os.getpid(), self._over, self._recent, numbers, entered),
+            initargs=(dataset, self._slots, os.getpid(), self._over, ring, numbers, entered),
         )
         # A fork inherits OpenCV's pool without its threads, and would wait for them for ever: there must be none.
         opencv_threads.hold()
@@ -106,7 +99,6 @@ class ForkedWorkers:
                 time.sleep(0.002)
                 self._pool.submit(_nothing).result()
         except (OSError, BrokenProcessPool) as error:
-            self._give_back_recent()
             raise self._ended() from error
         finally:
             opencv_threads.release()
@@ -164,12 +156,6 @@ class ForkedWorkers:
         # A killed worker may have held the lock of the queue through which the others are told to end.
         self._over[0] = 1
         self._pool.shutdown(wait=True)
-        self._give_back_recent()
-
-    def _give_back_recent(self) -> None:
-        if self._recent is not None:
-            self._recent.give_back()
-            self._recent = None
 
     def _ended(self) -> WorkerError:
         self._over[0] = 1
@@ -203,7 +189,7 @@ def _enter(
     slots: Sequence[mmap.mmap],
     parent: int,
     over: mmap.mmap,
-    recent: SharedRecent | None,
+    ring: TileRing | None,
     numbers: "SimpleQueue[int]",
     entered: mmap.mmap,
 ) -> None:
@@ -220,8 +206,9 @@ def _enter(
     signal.signal(signal.SIGTERM, _outlast)
     logging.disable()  # handlers may write to the parent's display; the parent logs the bad images
     number = numbers.get()
-    if recent is not None:
-        recent.write_as(number, len(entered))
+    if ring is not None and isinstance(dataset.tiles, TileCache):
+        ring.write_as(number, len(entered))
+        dataset.tiles.recent = ring
     os.nice(5)  # the caller's thread comes first
     entered[number] = 1
 

@@ -1,4 +1,4 @@
-"""Keeping the images that were decoded last: within one process, or for several together."""
+"""The tiles decoded last, kept by one process (`RecentTiles`) or by several together (`TileRing`)."""
 
 import mmap
 import threading
@@ -6,15 +6,14 @@ from collections import OrderedDict
 
 import numpy as np
 
-from boxwright.data.cache_size import tile_bytes
 from boxwright.data.records import Records
-from boxwright.data.tile import Tile, TileSource
+from boxwright.data.tile import Tile, TileSource, tile_bytes
 
-_PLACES_PER_IMAGE = 16
+_SLOTS_PER_IMAGE = 16
 
 
 class RecentTiles:
-    """The tiles asked for last, up to so many bytes; safe for threads.
+    """The tiles used last, up to a number of bytes; safe for threads.
 
     Mosaics take most of their images from those that came just before (see `AugmentRecipe.partner_window`), so a
     small window saves most of the decoding.
@@ -27,8 +26,7 @@ class RecentTiles:
     def __init__(self, source: TileSource, limit_bytes: int = 256 << 20) -> None:
         self.records: Records = source.records
         self.size_hw: tuple[int, int] = source.size_hw
-        self.limit_bytes = limit_bytes
-        self._source = source
+        self._source, self._limit_bytes = source, limit_bytes
         self._kept: OrderedDict[int, Tile] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
@@ -40,23 +38,21 @@ class RecentTiles:
             if kept is not None:
                 self._kept.move_to_end(index)
                 return kept
-        tile = self._source.tile(index)  # outside the lock: others decode at the same time
+        tile = self._source.tile(index)  # without the lock: other threads decode at the same time
         with self._lock:
             if index not in self._kept:
                 self._kept[index] = tile
                 self._bytes += tile.pixels.nbytes
-            while self._bytes > self.limit_bytes:
+            while self._bytes > self._limit_bytes:
                 self._bytes -= self._kept.popitem(last=False)[1].pixels.nbytes
         return tile
 
 
-class SharedRecent:
-    """The tiles that processes forked from this one have decoded last: what one has read is there for all.
+class TileRing:
+    """The tiles that forks of this process decoded last, shared by all of them.
 
-    Only the processes of one loader at a time use it (`lend`); all others keep the last few for themselves. Each of
-    them writes to places of its own and reads all. A place is numbered before and after it is written, so that whoever
-    copies a tile from it sees if it was written meanwhile, and then reads the file (x86 shows other cores writes in
-    their order).
+    A seqlock ring: each worker writes its own slots and reads all. A slot's version is odd while it is written, so a
+    reader whose copy was overwritten notices and reads the file (x86 shows writes to other cores in order).
 
     Args:
         source: where tiles come from.
@@ -66,65 +62,50 @@ class SharedRecent:
     def __init__(self, source: TileSource, limit_bytes: int = 512 << 20) -> None:
         self.records: Records = source.records
         self.size_hw: tuple[int, int] = source.size_hw
-        self._source, self._alone = source, RecentTiles(source)
+        self._source = source
         images = len(self.records)
-        self._room = int(tile_bytes(self.records, self.size_hw).max(initial=1))
-        # A process has its share of the places, and may be the one that reads most images of a small set.
-        self._places = min(limit_bytes // self._room, _PLACES_PER_IMAGE * images)
-        # Anonymous memory, whose pages are taken when they are first written.
-        self._pixels = np.frombuffer(mmap.mmap(-1, max(self._places * self._room, 1)), np.uint8)
-        self._heads = np.frombuffer(mmap.mmap(-1, max(self._places, 1) * 48), np.int64).reshape(-1, 6)
-        self._place_of = np.frombuffer(mmap.mmap(-1, max(images, 1) * 4), np.int32)  # counted from 1
-        self._own: range | None = None
+        self._slot_bytes = int(tile_bytes(self.records, self.size_hw).max(initial=1))
+        # A worker has its share of the slots, and may be the one that reads most images of a small set.
+        self._slots = min(limit_bytes // self._slot_bytes, _SLOTS_PER_IMAGE * images)
+        # Anonymous memory, whose pages are allocated when they are first written.
+        self._pixels = np.frombuffer(mmap.mmap(-1, max(self._slots * self._slot_bytes, 1)), np.uint8)
+        # Version, image, height and width of the tile, height and width of the image.
+        self._heads = np.frombuffer(mmap.mmap(-1, max(self._slots, 1) * 48), np.int64).reshape(-1, 6)
+        self._slot_of = np.frombuffer(mmap.mmap(-1, max(images, 1) * 4), np.int32)  # counts from 1
+        self._own = range(0)
         self._turn = 0
-        self._lent = False
-
-    def lend(self) -> bool:
-        """Say that processes are going to be forked which use it; False where others still do."""
-        if self._lent:
-            return False
-        self._lent = True
-        return True
-
-    def give_back(self) -> None:
-        """Say that those processes have ended."""
-        self._lent = False
 
     def write_as(self, number: int, processes: int) -> None:
-        """Make the calling process one of those that it was lent to."""
-        self._own = range(number, self._places, processes)
+        """Give the calling process its slots, as one of several, numbered from 0."""
+        self._own = range(number, self._slots, processes)
 
     def tile(self, index: int) -> Tile:
         """Return the tile of one image; see `TileSource`."""
-        if self._own is None:
-            return self._alone.tile(index)
-        kept = self._read(index)
-        if kept is None:
-            kept = self._source.tile(index)
+        tile = self._read(index)
+        if tile is None:
+            tile = self._source.tile(index)
             # A file may be larger than its annotations say.
-            if self._own and kept.pixels.nbytes <= self._room:
-                self._write(self._own[self._turn % len(self._own)], index, kept)
+            if self._own and tile.pixels.nbytes <= self._slot_bytes:
+                self._write(self._own[self._turn % len(self._own)], index, tile)
                 self._turn += 1
-        return kept
+        return tile
 
     def _read(self, index: int) -> Tile | None:
-        place = int(self._place_of[index]) - 1
-        if place < 0:
+        slot = int(self._slot_of[index]) - 1
+        if slot < 0:
             return None
-        version, image, height, width, full_h, full_w = self._heads[place].tolist()
+        version, image, height, width, full_h, full_w = self._heads[slot].tolist()
         if image != index or version % 2:
             return None
-        start = place * self._room
+        start = slot * self._slot_bytes
         pixels = self._pixels[start : start + height * width * 3].reshape(height, width, 3).copy()
-        if self._heads[place, 0] != version:
-            return None
-        return Tile(pixels, (full_h, full_w))
+        return Tile(pixels, (full_h, full_w)) if self._heads[slot, 0] == version else None
 
-    def _write(self, place: int, index: int, tile: Tile) -> None:
-        head, start = self._heads[place], place * self._room
-        # Odd while it is being written; also after one that was killed over it.
+    def _write(self, slot: int, index: int, tile: Tile) -> None:
+        head, start = self._heads[slot], slot * self._slot_bytes
+        # The next odd number; also after a writer that was killed and left one.
         head[0] = version = int(head[0]) // 2 * 2 + 3
         head[1:] = (index, *tile.pixels.shape[:2], *tile.size_hw)
         self._pixels[start : start + tile.pixels.nbytes] = tile.pixels.reshape(-1)
         head[0] = version + 1
-        self._place_of[index] = place + 1
+        self._slot_of[index] = slot + 1

@@ -1,4 +1,4 @@
-"""`Tile`: an image at the scale at which it fits the network's input, which is what augmentation works on."""
+"""`Tile`: an image scaled to fit the network's input, which is what augmentation works on."""
 
 import os
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from boxwright.vision.letterbox import fit_hw, fit_ratio, resize
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tile:
-    """An image at the scale at which it fits the network's input.
+    """An image scaled to fit the network's input.
 
     Attributes:
         pixels: uint8 (h, w, 3), BGR, not padded; may be read-only.
@@ -30,7 +30,7 @@ class Tile:
 
 
 class TileSource(Protocol):
-    """Anything that gives the tiles of a set; safe to call from several threads."""
+    """Anything that returns the tiles of a set; safe to call from several threads."""
 
     @property
     def records(self) -> Records:
@@ -53,7 +53,7 @@ class TileSource(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileTiles:
-    """Tiles made from the image files, each time anew.
+    """Tiles decoded from the image files on every call.
 
     Attributes:
         records: the set.
@@ -68,3 +68,21 @@ class FileTiles:
         path = self.records.path(index)
         image, size_hw = decode_scaled(read_file(path), os.fspath(path), self.size_hw)
         return Tile(resize(image, fit_hw(size_hw, self.size_hw)), size_hw)
+
+
+def tile_bytes(records: Records, size_hw: tuple[int, int]) -> NDArray[np.int64]:
+    """Return the bytes of pixels of each tile of a set; an image of unknown size counts as large as it can be.
+
+    Example:
+        >>> sizes_hw, none = [(480, 640), (0, 0)], [[], []]
+        >>> records = Records.from_lists(
+        ...     root="x", paths=["a", "b"], boxes_xyxy=none, class_ids=none, names=[], sizes_hw=sizes_hw
+        ... )
+        >>> tile_bytes(records, (416, 416)).tolist() == [312 * 416 * 3, 416 * 416 * 3]
+        True
+    """
+    known = np.all(records.sizes_hw > 0, axis=1, keepdims=True)
+    sizes = np.where(known, records.sizes_hw, size_hw).astype(np.float64)
+    ratios = (np.array(size_hw) / sizes).min(axis=1, keepdims=True)
+    found: NDArray[np.int64] = np.maximum((sizes * ratios).astype(np.int64), 1).prod(axis=1) * 3
+    return found

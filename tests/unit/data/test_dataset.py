@@ -7,9 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from boxwright.core.errors import DataError, UsageError
-from boxwright.data.cache import RamCache
+from boxwright.data.cache import TileCache
 from boxwright.data.dataset import DetectionDataset, Sample
-from boxwright.data.disk_cache import DiskCache
 from boxwright.data.recipe import AugmentRecipe, recipe_for
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes
@@ -72,9 +71,9 @@ def test_no_cache_changes_a_sample(records: Records, tmp_path: Path) -> None:
     none = DetectionDataset(records, SIZE, recipe=FULL, tiles=files)
     caches = [
         None,
-        RamCache(files, free_bytes=lambda: 8 << 30),
-        RamCache(files, limit_bytes=4 * 76 * 128 * 3, free_bytes=lambda: 8 << 30),
-        DiskCache(files, folder=tmp_path / "cache"),
+        TileCache.in_ram(files, free_bytes=lambda: 8 << 30),
+        TileCache.in_ram(files, limit_bytes=4 * 76 * 128 * 3, free_bytes=lambda: 8 << 30),
+        TileCache.on_disk(files, folder=tmp_path / "cache"),
     ]
     for tiles in caches:
         dataset = DetectionDataset(records, SIZE, recipe=FULL, tiles=tiles)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from boxwright.core.errors import DataError
-from boxwright.data.disk_cache import DiskCache
+from boxwright.data.cache import TileCache
 from boxwright.data.records import Records
 from boxwright.data.synthetic import draw_scene, generate_scenes
 from boxwright.data.tile import FileTiles
@@ -29,11 +29,11 @@ def records(tmp_path: Path) -> Records:
     return generate_scenes(tmp_path / "set", images=8, seed=5, size_hw=(96, 96))
 
 
-def opened(records: Records, folder: Path | None, **options: int) -> DiskCache:
-    return DiskCache(FileTiles(records, SIZE), folder=folder, **options)
+def opened(records: Records, folder: Path | None, **options: int) -> TileCache:
+    return TileCache.on_disk(FileTiles(records, SIZE), folder=folder, **options)
 
 
-def assert_same_tiles(cache: DiskCache, records: Records) -> None:
+def assert_same_tiles(cache: TileCache, records: Records) -> None:
     files = FileTiles(records, SIZE)
     for i in range(len(records)):
         expected, found = files.tile(i), cache.tile(i)
@@ -117,7 +117,7 @@ def test_sizes_and_sets_do_not_get_mixed_up(records: Records, tmp_path: Path) ->
     for _ in range(2):
         assert_same_tiles(opened(records, tmp_path / "cache"), records)
         assert_same_tiles(opened(other, tmp_path / "cache"), other)
-    small = DiskCache(FileTiles(records, (32, 32)), folder=tmp_path / "cache")
+    small = TileCache.on_disk(FileTiles(records, (32, 32)), folder=tmp_path / "cache")
     assert small.tile(0).pixels.shape == (32, 32, 3)
 
 
@@ -186,10 +186,10 @@ def test_a_disk_too_full_for_the_index_keeps_the_old_one(
     records: Records, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "cache"
-    small = DiskCache(FileTiles(records.select([0]), (32, 32)), folder=folder)
+    small = TileCache.on_disk(FileTiles(records.select([0]), (32, 32)), folder=folder)
     (index,) = folder.glob("*.npz")
     with largest_file(index.stat().st_size - 1):
-        cache = DiskCache(FileTiles(records.select([0, 1]), (32, 32)), folder=folder)
+        cache = TileCache.on_disk(FileTiles(records.select([0, 1]), (32, 32)), folder=folder)
     assert "is not complete" in caplog.text
     assert len(small) == len(cache) == 1
     assert files_but_lock(folder) == [".bin", ".npz"]
@@ -238,7 +238,7 @@ def test_an_image_that_can_not_be_read_is_left_out(records: Records, tmp_path: P
         cache.tile(5)
 
 
-def test_whoever_comes_second_waits_for_the_first(records: Records, tmp_path: Path) -> None:
+def test_the_second_process_waits_for_the_first(records: Records, tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     opened(records.select([0]), folder)
     (lock_file,) = folder.glob("*.lock")
@@ -265,8 +265,8 @@ def test_whoever_comes_second_waits_for_the_first(records: Records, tmp_path: Pa
 def test_two_processes_share_one_cache(records: Records, tmp_path: Path) -> None:
     program = (
         "import sys; from boxwright.data.formats.coco import read_coco; from boxwright.data.tile import FileTiles; "
-        "from boxwright.data.disk_cache import DiskCache; "
-        "print(len(DiskCache(FileTiles(read_coco(sys.argv[1]), (64, 64)), folder=sys.argv[2])))"
+        "from boxwright.data.cache import TileCache; "
+        "print(len(TileCache.on_disk(FileTiles(read_coco(sys.argv[1]), (64, 64)), folder=sys.argv[2])))"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "set"), str(tmp_path / "cache")]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]

@@ -1,5 +1,6 @@
 """Samples made by processes: the same as by threads, and nothing left behind."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +18,15 @@ import pytest
 
 from boxwright.core.errors import DataError, UsageError, WorkerError
 from boxwright.data.batch import Batch
-from boxwright.data.cache import open_cache
+from boxwright.data.cache import TileCache, open_cache
 from boxwright.data.dataset import DetectionDataset, Sample
 from boxwright.data.forks import processes_can_work
 from boxwright.data.loader import Loader
-from boxwright.data.recent import SharedRecent
+from boxwright.data.recent import TileRing
 from boxwright.data.recipe import AugmentRecipe, recipe_for
 from boxwright.data.records import Records
-from boxwright.data.shared_cache import SharedCache
 from boxwright.data.synthetic import generate_scenes
-from boxwright.data.tile import FileTiles, Tile, TileSource
+from boxwright.data.tile import FileTiles, Tile
 
 pytestmark = pytest.mark.skipif(not processes_can_work(), reason="needs Linux on x86")
 
@@ -71,7 +72,7 @@ def test_batches_are_those_of_threads(
     records: Records, tmp_path: Path, cache: Any, batch_size: int, workers: int
 ) -> None:
     folder = tmp_path if cache == "disk" else None
-    tiles = open_cache(cache, records, SIZE, folder=folder, shared=True)
+    tiles = open_cache(cache, records, SIZE, folder=folder)
     dataset = DetectionDataset(records, SIZE, recipe=FULL, seed=11, tiles=tiles)
     expected = take(dataset, 25, batch_size=batch_size, workers=1)
     # All are kept, which is more than the shared memory holds.
@@ -100,10 +101,10 @@ def test_memory_is_used_again_only_when_nobody_has_it(records: Records) -> None:
         assert np.array_equal(part, expected[number][1:3])
 
 
-@pytest.mark.parametrize("kind", [SharedCache, SharedRecent])
+@pytest.mark.parametrize("kind", ["ram", "none"])
 @pytest.mark.parametrize(("recipe", "most"), [(FULL.no_aug(), 28), (FULL, 40)], ids=["alone", "mosaic"])
 def test_what_one_process_has_read_is_there_for_all(
-    records: Records, tmp_path: Path, kind: Callable[[TileSource], TileSource], recipe: AugmentRecipe, most: int
+    records: Records, tmp_path: Path, kind: str, recipe: AugmentRecipe, most: int
 ) -> None:
     log = tmp_path / "read"
 
@@ -113,76 +114,80 @@ def test_what_one_process_has_read_is_there_for_all(
                 file.write(f"{index}\n")
             return super().tile(index)
 
-    cache = kind(Counting(records, SIZE))
-    dataset = DetectionDataset(records, SIZE, recipe=recipe, tiles=cache)
-    for _ in range(2):
-        take(dataset, 22, batch_size=1, workers=3, worker_kind="processes")  # an epoch
+    files = Counting(records, SIZE)
+    dataset = DetectionDataset(
+        records, SIZE, recipe=recipe, tiles=TileCache.in_ram(files) if kind == "ram" else TileCache(files)
+    )
+    take(dataset, 44, batch_size=1, workers=3, worker_kind="processes")  # two epochs
     read = log.read_text().split()
     assert sorted(set(map(int, read))) == list(range(22))
     assert len(read) <= most  # some read the same at once; each for itself would read 37 and 66 on average
 
 
-@pytest.mark.parametrize("places", [0, 1, 5])
-def test_places_that_are_written_again_and_again_never_give_other_pixels(records: Records, places: int) -> None:
-    recent = SharedRecent(FileTiles(records, SIZE), limit_bytes=places * SIZE[0] * SIZE[1] * 3)
-    dataset = DetectionDataset(records, SIZE, recipe=FULL, seed=11, tiles=recent)
-    expected = take(DetectionDataset(records, SIZE, recipe=FULL, seed=11), 60, batch_size=4, workers=1)
-    found = take(dataset, 60, batch_size=4, workers=4, worker_kind="processes")
-    assert all(np.array_equal(ours.images, theirs.images) for ours, theirs in zip(found, expected, strict=True))
+def test_a_ram_cache_outlives_its_processes(records: Records) -> None:
+    cache = TileCache.in_ram(FileTiles(records, SIZE))
+    dataset = DetectionDataset(records, SIZE, recipe=FULL.no_aug(), tiles=cache)
+    take(dataset, 22, batch_size=1, workers=2, worker_kind="processes")
+    assert len(cache) == 22
 
 
-def test_two_loaders_at_once_do_not_write_to_the_same_places(records: Records) -> None:
-    recent = SharedRecent(FileTiles(records, SIZE), limit_bytes=5 * SIZE[0] * SIZE[1] * 3)
-    dataset = DetectionDataset(records, SIZE, recipe=FULL, seed=11, tiles=recent)
-    expected = take(DetectionDataset(records, SIZE, recipe=FULL, seed=11), 30, batch_size=4, workers=1)
+@pytest.mark.parametrize("slots", [0, 1, 5, 40])
+def test_slots_that_are_written_again_and_again_never_return_other_pixels(records: Records, slots: int) -> None:
+    files = FileTiles(records, SIZE)
+    ring = TileRing(files, limit_bytes=slots * SIZE[0] * SIZE[1] * 3)
+    expected = [files.tile(i).pixels for i in range(22)]
+
+    def read(number: int) -> None:
+        ring.write_as(number, 3)
+        order = np.random.default_rng(number).integers(0, 22, 1000).tolist()
+        assert all(np.array_equal(ring.tile(i).pixels, expected[i]) for i in order)
+
+    readers = [multiprocessing.get_context("fork").Process(target=read, args=(number,)) for number in range(3)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    assert [reader.exitcode for reader in readers] == [0, 0, 0]
+
+
+class Interrupting(np.ndarray):
+    """Pixels that stop their writer before it has copied them."""
+
+    def reshape(self, *_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+
+def test_a_slot_whose_writer_was_killed_is_read_from_its_file_and_written_again(records: Records) -> None:
+    asked: list[int] = []
+    killed = False
+
+    class Source(FileTiles):
+        def tile(self, index: int) -> Tile:
+            asked.append(index)
+            tile = super().tile(index)
+            return replace(tile, pixels=tile.pixels.view(Interrupting)) if killed else tile
+
+    ring = TileRing(Source(records, SIZE), limit_bytes=SIZE[0] * SIZE[1] * 3)  # one slot
+    ring.write_as(0, 1)
+    pixels = ring.tile(3).pixels
+    ring.tile(4)
+    killed = True
+    with pytest.raises(KeyboardInterrupt):
+        ring.tile(3)  # its slot is named again, and still has the pixels of image 4
+    killed = False
+    for _ in range(3):
+        assert np.array_equal(ring.tile(3).pixels, pixels)
+    assert asked == [3, 4, 3, 3]
+
+
+def test_two_loaders_at_once_share_a_ram_cache(records: Records) -> None:
+    expected = take(DetectionDataset(records, SIZE, recipe=FULL, seed=11), 15, batch_size=4, workers=1)
+    dataset = DetectionDataset(records, SIZE, recipe=FULL, seed=11, tiles=open_cache("ram", records, SIZE))
     options: dict[str, Any] = {"batch_size": 4, "workers": 2, "worker_kind": "processes", "infinite": True}
-    with Loader(dataset, **options) as first:
-        assert not recent.lend()
-        with Loader(dataset, **options) as second:
-            for theirs, ours, other in zip(expected, first, second, strict=False):
-                assert np.array_equal(ours.images, theirs.images)
-                assert np.array_equal(other.images, theirs.images)
-        assert not recent.lend()  # the first has it still
-    assert recent.lend()
-
-
-def test_a_tile_that_is_being_written_is_read_from_its_file(records: Records) -> None:
-    recent = SharedRecent(FileTiles(records, SIZE))
-    recent.write_as(0, 1)
-    pixels = recent.tile(3).pixels
-    recent._pixels[: pixels.nbytes] = 0
-    assert not recent.tile(3).pixels.any()  # as kept
-    recent._heads[0, 0] += 1  # a writer that was killed over it
-    assert np.array_equal(recent.tile(3).pixels, pixels)
-    recent.write_as(0, 1 << 30)  # its place alone
-    recent.tile(4)
-    assert recent._heads[0, 0] % 2 == 0
-    assert np.array_equal(recent.tile(4).pixels, FileTiles(records, SIZE).tile(4).pixels)
-
-
-def test_a_shared_cache_keeps_what_fits(records: Records, caplog: pytest.LogCaptureFixture) -> None:
-    each = 64 * 96 * 3
-    cache = SharedCache(FileTiles(records, SIZE), limit_bytes=5 * each + 7)
-    for index in range(22):
-        assert np.array_equal(cache.tile(index).pixels, FileTiles(records, SIZE).tile(index).pixels)
-        assert np.array_equal(cache.tile(index).pixels, FileTiles(records, SIZE).tile(index).pixels)
-    assert len(cache) == 5
-    assert "About 22 % of them will be kept" in caplog.text
-    empty = SharedCache(FileTiles(records, SIZE), limit_bytes=0)
-    assert empty.tile(3).size_hw == (80, 120)
-    assert len(empty) == 0
-    with pytest.raises(UsageError, match="neither makes a cache"):
-        SharedCache(FileTiles(records, SIZE), processes=0)
-    assert len(SharedCache(FileTiles(records.select([]), SIZE))) == 0
-
-
-def test_a_shared_cache_stops_when_memory_gets_short(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = SharedCache(FileTiles(records, SIZE))
-    monkeypatch.setattr("boxwright.data.shared_cache.SLAB_BYTES", 4 * 64 * 96 * 3)
-    monkeypatch.setattr("boxwright.data.shared_cache.SPARE_BYTES", 1 << 60)
-    for index in range(22):
-        assert np.array_equal(cache.tile(index).pixels, FileTiles(records, SIZE).tile(index).pixels)
-    assert 0 < len(cache) < 6
+    with Loader(dataset, **options) as first, Loader(dataset, **options) as second:
+        for theirs, ours, other in zip(expected, first, second, strict=False):
+            assert np.array_equal(ours.images, theirs.images)
+            assert np.array_equal(other.images, theirs.images)
 
 
 class Faulty(DetectionDataset):
@@ -360,8 +365,8 @@ SCRIPT = """
 import sys
 from boxwright.data.dataset import DetectionDataset
 from boxwright.data.loader import Loader
-from boxwright.data.recent import SharedRecent
-from boxwright.data.recipe import AugmentRecipe, recipe_for
+from boxwright.data.recent import TileRing
+from boxwright.data.recipe import recipe_for
 from boxwright.data.synthetic import generate_scenes
 dataset = DetectionDataset(generate_scenes(sys.argv[1], images=4, seed=0), (64, 64), recipe=recipe_for("yolox_s"))
 for number, batch in enumerate(Loader(dataset, batch_size=2, workers=2, worker_kind="processes", infinite=True)):
@@ -402,6 +407,3 @@ def test_what_does_not_go_together_is_refused(records: Records) -> None:
         Loader(dataset, batch_size=2, worker_kind="fibres")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="workers=0"):
         Loader(dataset, batch_size=2, workers=0, worker_kind="processes")
-    dataset = DetectionDataset(records, SIZE, recipe=FULL, tiles=open_cache("ram", records, SIZE))
-    with pytest.raises(UsageError, match="shared=True"):
-        Loader(dataset, batch_size=2, workers=1, worker_kind="processes")

@@ -11,7 +11,6 @@ from boxwright.core.errors import DataError
 from boxwright.core.log import get_logger
 from boxwright.core.memory import read_memory
 from boxwright.data.cache import CacheKind, open_cache
-from boxwright.data.cache_size import expected_bytes
 from boxwright.data.check import check_records, usable
 from boxwright.data.dataset import DetectionDataset
 from boxwright.data.forks import processes_can_work
@@ -20,6 +19,7 @@ from boxwright.data.loader import Loader
 from boxwright.data.recipe import AugmentRecipe, recipe_for
 from boxwright.data.records import Records
 from boxwright.data.split import read_splits
+from boxwright.data.tile import tile_bytes
 from boxwright.data.workers import WorkerKind
 from boxwright.tasks.train.config import TrainConfig
 
@@ -92,11 +92,11 @@ def make_dataset(
 ) -> DetectionDataset:
     """Return the training samples over the cache that the config names."""
     kind, limit_bytes = config.cache, None
-    shared = choose_workers(nano, config)[0] == "processes"
+    by_processes = choose_workers(nano, config)[0] == "processes"
     if kind == "auto":
         limit_bytes = int(read_memory().usable_bytes // max(nano.world_size, 1) * 0.4)
         # Processes have nothing in common but this, so a part of the set is better than nothing.
-        kind = "ram" if shared or expected_bytes(records, size_hw) < limit_bytes else "none"
+        kind = "ram" if by_processes or tile_bytes(records, size_hw).sum() < limit_bytes else "none"
     folder: Path | None = config.output_dir / "cache" if kind == "disk" else None
     chosen: CacheKind = kind
     tiles = open_cache(
@@ -105,7 +105,6 @@ def make_dataset(
         size_hw,
         folder=folder,
         processes=nano.world_size,
-        shared=shared,
         limit_bytes=limit_bytes if kind == "ram" else None,
     )
     return DetectionDataset(records, size_hw, recipe=recipe, seed=config.seed, tiles=tiles)
