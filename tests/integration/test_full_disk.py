@@ -1,4 +1,4 @@
-"""A disk that fills up in the middle of a training: one sentence, an exit code, nothing lost, and it goes on."""
+"""A disk that fills up in the middle of a training: one sentence, an exit code, nothing lost, and it resumes."""
 
 import json
 import os
@@ -16,6 +16,7 @@ from boxwright.accel.checkpoint import load_checkpoint
 from boxwright.core.errors import BoxwrightError
 from boxwright.data.synthetic import generate_scenes
 from boxwright.detector.weights import read_state
+from boxwright.tasks.train.loggers import Callback
 from boxwright.tasks.train.run import TrainConfig, train
 
 
@@ -33,21 +34,15 @@ def files_may_grow_again() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-class FillDiskAt:
+class FillDiskAt(Callback):
     """From a step on, lets no file of this process grow beyond a size: every write is refused as on a full disk."""
 
     def __init__(self, step: int, room: int) -> None:
         self._step, self._room = step, room
 
-    def on_start(self, settings: Any) -> None: ...
-
     def on_step(self, step: int, values: Any) -> None:
         if step == self._step:
             resource.setrlimit(resource.RLIMIT_FSIZE, (self._room, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-
-    def on_evaluation(self, step: int, values: Any) -> None: ...
-
-    def on_end(self) -> None: ...
 
 
 def make_config(scenes: Path, out: Path, **changes: Any) -> TrainConfig:
@@ -78,7 +73,7 @@ def test_a_full_disk_ends_the_run_in_one_sentence_and_resume_goes_on(
     resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
     assert caught.value.exit_code == 4
     assert "File too large" in str(caught.value)
-    assert "go on with --resume" in str(caught.value)
+    assert "with --resume" in str(caught.value)
     assert "Traceback" not in str(caught.value)
     weights = tmp_path / "weights"
     assert load_checkpoint(weights / "last.pt")["step"] == 2

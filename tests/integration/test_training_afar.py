@@ -25,7 +25,8 @@ from boxwright.detector.yolox import build
 from boxwright.launchers.base import WorkerFailed
 from boxwright.launchers.files import FILES, carried_file
 from boxwright.launchers.placement import make_workers_anywhere
-from boxwright.tasks.train import run as recipe
+from boxwright.tasks.train import run as train_run
+from boxwright.tasks.train.loggers import Callback
 from boxwright.tasks.train.run import train
 
 RAY = pytest.mark.xdist_group("ray")
@@ -49,7 +50,7 @@ def tar_url(scenes: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"file://{archive}"
 
 
-class NothingOfMine:
+class NothingOfMine(Callback):
     """Fails the run when the first worker finds its files in the starting program's folder.
 
     It also writes down where the launcher's files were on the worker's machine.
@@ -67,23 +68,19 @@ class NothingOfMine:
         assert not (self._folder / "metrics.jsonl").exists()
         assert not (self._folder / "data.lock").exists()
 
-    def on_evaluation(self, step: int, values: Any) -> None: ...
-
-    def on_end(self) -> None: ...
-
 
 @pytest.fixture
 def moved_away(scenes: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have the data set gone as soon as it is packed."""
     away = scenes.with_name("away")
-    pack = recipe.pack
+    pack = train_run.pack
 
     def pack_and_move(*args: Any, **kwargs: Any) -> int:
         size = pack(*args, **kwargs)
         scenes.rename(away)
         return size
 
-    monkeypatch.setattr(recipe, "pack", pack_and_move)
+    monkeypatch.setattr(train_run, "pack", pack_and_move)
     yield
     away.rename(scenes)
 
@@ -128,18 +125,9 @@ def make_weights(folder: Path) -> Path:
 def test_the_command_takes_settings_from_the_store(scenes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     far, first, second = str(tmp_path / "far"), str(tmp_path / "a"), str(tmp_path / "b")
     words = [
-        "--ckpt",
-        str(make_weights(tmp_path)),
-        "--val",
-        "0.25",
-        "-b",
-        "4",
-        "--size",
-        "96",
-        "steps=2",
-        "workers=1",
+        "--ckpt", str(make_weights(tmp_path)), "--val", "0.25", "-b", "4", "--size", "96", "steps=2", "workers=1",
         "augment=false",
-    ]
+    ]  # fmt: skip
     assert main(["train", "--data", f"file://{scenes}", "--store", far, "--out", first, *words]) == 0
     assert main(["train", "--resume", "--store", far, "--out", second]) == 0
     assert "2 steps" in capsys.readouterr().out
@@ -147,7 +135,7 @@ def test_the_command_takes_settings_from_the_store(scenes: Path, tmp_path: Path,
 
 
 def test_there_is_nothing_to_resume_in_an_empty_store(scenes: Path, tmp_path: Path):
-    with pytest.raises(CheckpointError, match="holds no run to go on with"):
+    with pytest.raises(CheckpointError, match="holds no run to resume"):
         train(make_config(scenes, tmp_path / "a", store=str(tmp_path / "far"), resume=True))
 
 

@@ -1,4 +1,4 @@
-"""The training recipe on Ray and Spark: the same numbers as here, and it goes on after what happens to it."""
+"""Training on Ray and Spark: the same numbers as on this machine, and it survives failures."""
 
 import subprocess
 import sys
@@ -84,7 +84,7 @@ def test_a_killed_command_leaves_no_worker_and_resume_goes_on(ray_cluster: RayCl
     assert alive == []
 
     with boxwright_train(*words, "--resume") as driver:
-        line = read_until(driver, "Going on from step")
+        line = read_until(driver, "Resuming from step")
         driver.terminate()
     assert 0 < int(line.split("step ")[1].split()[0]) < 400
 

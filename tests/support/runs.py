@@ -11,6 +11,7 @@ import torch
 
 from boxwright.accel.checkpoint import load_checkpoint
 from boxwright.launchers.base import WorkerFailed, current_attempt
+from boxwright.tasks.train.loggers import Callback
 from boxwright.tasks.train.run import TrainConfig, train
 
 SETTINGS: dict[str, Any] = {
@@ -23,21 +24,15 @@ def make_config(data: Path | str, out: Path, **changes: Any) -> TrainConfig:
     return TrainConfig(**({"data": data, "output_dir": out} | SETTINGS | changes))
 
 
-class DieOnce:
+class DieOnce(Callback):
     """Kills the first worker at a step of its first attempt."""
 
     def __init__(self, step: int) -> None:
         self._step = step
 
-    def on_start(self, settings: Any) -> None: ...
-
     def on_step(self, step: int, values: Any) -> None:
         if step == self._step and current_attempt() == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-
-    def on_evaluation(self, step: int, values: Any) -> None: ...
-
-    def on_end(self) -> None: ...
 
 
 def resume_by_hand(data: Path, folder: Path) -> None:

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     from boxwright.tasks.models import normalise_name
     from boxwright.tasks.program import keep_freed_memory
     from boxwright.tasks.train.config import TrainConfig
-    from boxwright.tasks.train.store import take_settings
+    from boxwright.tasks.train.run_store import RunStore
 
     flags: dict[str, Any] = {key: value for key, value in vars(args).items() if key in TrainConfig.__slots__}
     if "freeze" in flags and "backbone" in args.settings:
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     keep_freed_memory()  # before torch is imported
     require("torch", "safetensors", extra="train", by="boxwright train")
     if path is not None and path != args.config and not path.is_file():
-        take_settings(flags["store"], flags["output_dir"])
+        RunStore(flags["store"], flags["output_dir"]).pull_settings()
     apply_gaudi_arguments(args, flags, words, read_settings(path))
     config = load_config(TrainConfig, path, args.settings, flags)
     set_variables(config.device, config.device_options)  # before torch is imported, wherever the settings came from

@@ -1,9 +1,14 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and locks between processes."""
 
+import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from math import inf
 from pathlib import Path
+
+_RETRY_S = 0.2
 
 
 def write_whole(path: Path, data: bytes | memoryview | str) -> None:
@@ -28,3 +33,25 @@ def whole_file(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path, *, wait_s: float = inf, refusal: Exception | None = None) -> Iterator[None]:
+    """Hold an exclusive lock on a file, which is created; the kernel releases it when the process ends.
+
+    Args:
+        path: the lock file; its folder must exist.
+        wait_s: how long to wait for another process.
+        refusal: the error to raise after that time; by default the BlockingIOError.
+    """
+    end_s = time.monotonic() + wait_s
+    with path.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() >= end_s:
+                    raise refusal or error from error
+            time.sleep(_RETRY_S)
+        yield

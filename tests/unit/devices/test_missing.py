@@ -15,7 +15,7 @@ from boxwright.detector.yolox import build
 from boxwright.devices.cuda import CudaDevice
 from boxwright.devices.hpu import HpuDevice
 from boxwright.devices.options import DeviceOptions, set_variables
-from boxwright.tasks.train.memory import tell_what_fits
+from boxwright.tasks.train.batch_size import explain_overflow
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
@@ -46,7 +46,7 @@ def test_a_full_gaudi_is_recognised() -> None:
 
 def tell(free_mib: int, **changes: Any) -> str:
     settings: dict[str, Any] = {"processes": 2, "batch": 64, "accumulate": 1, "precision": Precision.FP32} | changes
-    return tell_what_fits(build("yolox_nano", 3), (64, 64), free_mib * 2**20, **settings)
+    return explain_overflow(build("yolox_nano", 3), (64, 64), free_mib * 2**20, **settings)
 
 
 @pytest.mark.parametrize(("accumulate", "processes"), [(1, 2), (1, 1), (4, 2)])

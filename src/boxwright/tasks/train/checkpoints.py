@@ -1,6 +1,6 @@
-"""What a run keeps: `last.pt` to go on from, `last.safetensors` to use, `data.lock` to know its images again."""
+"""A run's checkpoints: `last.pt` to resume from, `last.safetensors` to use, `data.lock` to recognise its images."""
 
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -18,142 +18,132 @@ from boxwright.core.spec import Spec
 from boxwright.data.fingerprint import compare, fingerprint
 from boxwright.data.records import Records
 from boxwright.detector.weights import save_weights
-from boxwright.tasks.train.config import Course, TrainConfig
-from boxwright.tasks.train.result import RunState
+from boxwright.tasks.train.config import Schedule, TrainConfig
 
 _log = get_logger(__name__)
 
 
-class Keeper:
-    """Writes checkpoints in the first process and takes them up in all of them.
+@dataclass(slots=True)
+class RunState:
+    """What changes from step to step, and what a checkpoint holds beside weights and optimizer."""
 
-    Args:
-        nano: who the processes are.
-        config: the run.
-        spec: what the detector takes and gives.
-        network: the weights.
-        average: the averaged weights.
-        optimizer: the optimizer itself, not what `setup` made of it.
-        course: the run's steps.
-        batch: images a step.
-        records: the training images.
-    """
+    step: int = 0
+    position: tuple[int, int] = (0, 0)
+    best: dict[str, float] = field(default_factory=dict)
+    last: dict[str, float] = field(default_factory=dict)
+    without_better: int = 0
 
-    def __init__(
-        self,
-        nano: TorchNano,
-        config: TrainConfig,
-        *,
-        spec: Spec,
-        network: nn.Module,
-        average: WeightAverage,
-        optimizer: Optimizer,
-        course: Course,
-        batch: int,
-        records: Records,
-    ) -> None:
-        self._nano, self._config, self._spec = nano, config, spec
-        self._network, self._average, self._optimizer = network, average, optimizer
-        self._course = [course.total_steps, course.steps_per_epoch, batch]
-        self._folder = config.output_dir / "weights"
-        self._fingerprint = _lock_data(config, records) if nano.is_global_zero else ""
+
+@dataclass(kw_only=True)
+class Checkpoints:
+    """Writes checkpoints in the first process and restores them in all of them."""
+
+    nano: TorchNano
+    config: TrainConfig
+    spec: Spec
+    network: nn.Module
+    average: WeightAverage
+    optimizer: Optimizer  # as it was made, not what `nano.setup` returns
+    schedule: Schedule
+    batch: int
+    records: Records
+
+    def __post_init__(self) -> None:
+        self._course = [self.schedule.total_steps, self.schedule.steps_per_epoch, self.batch]
+        self._folder = self.config.output_dir / "weights"
+        self._fingerprint = _lock_data(self.config, self.records) if self.nano.is_global_zero else ""
 
     @property
     def best_network(self) -> nn.Module:
-        """The weights that are scored and used: the averaged ones, where there are such."""
-        return self._average.model if self._config.ema else self._network
+        """The weights that are scored and used: the averaged ones, if there are any."""
+        return self.average.model if self.config.ema else self.network
 
     def share_norms(self) -> None:
-        """Give all processes the same batch-norm statistics: those that are scored, saved and taken up again."""
-        networks = (self._network, self._average.model) if self._config.ema else (self._network,)
-        average_norms(self._nano, *networks, leave=self._config.freeze)
+        """Give all processes the same batch-norm statistics: those that are scored, saved and restored."""
+        networks = (self.network, self.average.model) if self.config.ema else (self.network,)
+        average_norms(self.nano, *networks, leave=self.config.freeze)
 
     def save_best(self, name: str) -> None:
         """Write the weights to use under a name."""
-        save_weights(self._folder / f"{name}.safetensors", self.best_network, self._spec)
+        save_weights(self._folder / f"{name}.safetensors", self.best_network, self.spec)
 
     def save(self, state: RunState) -> None:
         """Write `last.pt` (all that --resume needs) and `last.safetensors`; every process must call it.
 
         Raises:
             CheckpointError: it could not be written.
-            BoxwrightError: the weights are no longer numbers.
+            BoxwrightError: the weights are not finite.
         """
         self.share_norms()
-        if not self._nano.is_global_zero:
+        if not self.nano.is_global_zero:
             return
-        norms = torch._foreach_norm([p.detach() for p in self._network.parameters()])
+        norms = torch._foreach_norm([p.detach() for p in self.network.parameters()])
         if not torch.stack(list(norms)).isfinite().all():
             raise BoxwrightError(
-                f"After step {state.step} the weights are no longer numbers, so they are not saved. The last good "
+                f"After step {state.step} the weights are no longer finite, so they are not saved. The last good "
                 f"checkpoint is in {str(self._folder)!r}. Lower lr_per_image, or set clip_norm=35."
             )
         save_checkpoint(
             self._folder / "last.pt",
             {
                 "format": 1,
-                "step": state.step,
+                **asdict(state),
                 "position": list(state.position),
-                "best": state.best,
-                "last": state.last,
-                "without_better": state.without_better,
-                "model": self._network.state_dict(),
-                "average": self._average.model.state_dict(),
-                "average_steps": self._average.steps,
-                "optimizer": self._optimizer.state_dict(),
-                "scaler": self._nano.scaler_state(),
+                "model": self.network.state_dict(),
+                "average": self.average.model.state_dict(),
+                "average_steps": self.average.steps,
+                "optimizer": self.optimizer.state_dict(),
+                "scaler": self.nano.scaler_state(),
                 "rng": torch.get_rng_state(),
                 "data": self._fingerprint,
                 "course": self._course,
-                "world_size": self._nano.world_size,
+                "world_size": self.nano.world_size,
                 "threads": torch.get_num_threads(),
-                "config": to_yaml(self._config),
+                "config": to_yaml(self.config),
             },
         )
         self.save_best("last")
 
-    def take_up(self, saved: dict[str, Any]) -> RunState:
-        """Take up a run where its last whole checkpoint left it, and say what is not as it was.
+    def restore(self, saved: dict[str, Any]) -> RunState:
+        """Restore a run from its last whole checkpoint, and warn about what has changed.
 
         Raises:
-            CheckpointError: it is of another run.
+            CheckpointError: the checkpoint belongs to another run.
         """
         before, now = saved["course"], self._course
         if before != now:
             raise CheckpointError(
-                f"The checkpoint is of a run of {before[0]} steps, {before[1]} an epoch, at batch {before[2]}; this "
+                f"The checkpoint is of a run of {before[0]} steps, {before[1]} per epoch, at batch {before[2]}; this "
                 f"one is {now[0]}, {now[1]} and {now[2]}. Use the same data, batch, max_epoch and steps, or start anew "
                 "with --ckpt."
             )
         changes = []
         if self._fingerprint and saved["data"] != self._fingerprint:
             changes.append("the data")
-        if saved["world_size"] != self._nano.world_size:
-            changes.append(f"the number of processes ({saved['world_size']} then, {self._nano.world_size} now)")
-        if saved["threads"] != torch.get_num_threads():
-            changes.append(f"the number of threads ({saved['threads']} then, {torch.get_num_threads()} now)")
-        if changes and self._nano.is_global_zero:
-            _log.warning("Changed since the checkpoint: %s. The run goes on, but not bit by bit.", ", ".join(changes))
-        self._network.load_state_dict(saved["model"])
-        self._average.model.load_state_dict(saved["average"])
-        self._average.steps = saved["average_steps"]
-        self._optimizer.load_state_dict(saved["optimizer"])
-        self._nano.load_scaler_state(saved["scaler"])
+        counts = {"processes": ("world_size", self.nano.world_size), "threads": ("threads", torch.get_num_threads())}
+        for what, (key, count) in counts.items():
+            if saved[key] != count:
+                changes.append(f"the number of {what} ({saved[key]} then, {count} now)")
+        if changes and self.nano.is_global_zero:
+            _log.warning(
+                "Changed since the checkpoint: %s. Resuming, but results will not be bit-identical.", ", ".join(changes)
+            )
+        self.network.load_state_dict(saved["model"])
+        self.average.model.load_state_dict(saved["average"])
+        self.average.steps = saved["average_steps"]
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.nano.load_scaler_state(saved["scaler"])
         torch.set_rng_state(saved["rng"])
-        if self._nano.is_global_zero:
-            _log.info("Going on from step %d of %d.", saved["step"], now[0])
-        return RunState(
-            step=saved["step"],
-            position=(saved["position"][0], saved["position"][1]),
-            best=saved["best"],
-            last=saved["last"],
-            without_better=saved["without_better"],
-        )
+        if self.nano.is_global_zero:
+            _log.info("Resuming from step %d of %d.", saved["step"], now[0])
+        state = RunState(**{name: saved[name] for name in ("step", "best", "last", "without_better")})
+        state.position = (saved["position"][0], saved["position"][1])
+        return state
 
 
 def _lock_data(config: TrainConfig, records: Records) -> str:
-    """Return the fingerprint of the training images; say what has changed since the run's first start."""
-    path: Path = config.output_dir / "data.lock"
+    """Return the fingerprint of the training images; warn about what has changed since the run's first start."""
+    path = config.output_dir / "data.lock"
     now = fingerprint(records)
     if config.resume and path.exists():
         for sentence in compare(path, records):

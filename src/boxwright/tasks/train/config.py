@@ -1,6 +1,6 @@
-"""What a training run is: one frozen config, and the numbers that follow from it.
+"""The settings of a training run, and the schedule that follows from them.
 
-No torch is needed to read it: a device's plugin may take its settings when torch is imported.
+It needs no torch: a device's plugin may read its settings when torch is imported.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from boxwright.devices.options import DeviceOptions
 from boxwright.launchers.placement import ELSEWHERE
 
 _LR_PER_IMAGE = 0.01 / 64
-_SHORT = 10_000  # steps; the recipe was made for half a million
+_SHORT = 10_000  # steps; the recipe is meant for half a million
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,63 +23,63 @@ class TrainConfig:
 
     Attributes:
         model: a name of the family.
-        data: a set in COCO, VOC or YOLO form: a path that every machine of the run has, or a URL that fsspec knows, of
-            a folder or of a tar or zip file. Each machine fetches a URL once.
-        output_dir: where the run's files go.
-        val: the part of the images held out, for a set that has no parts of its own.
-        train_split: the part of the set to learn from, if not "train".
-        val_split: the part of the set to be scored on, if not "val".
-        ckpt: weights to start from: an official `.pth` or our own.
-        resume: go on from `output_dir/weights/last.pt`.
+        data: a set in COCO, VOC or YOLO format: a path that exists on every machine of the run, or a URL of a folder, a
+            tar file or a zip file, in any scheme of fsspec. Each machine fetches a URL once.
+        output_dir: the run's folder.
+        val: the fraction of images held out, for a set without splits.
+        train_split: the split to learn from, if not "train".
+        val_split: the split to score on, if not "val".
+        ckpt: initial weights: an official `.pth` or our own.
+        resume: resume from `output_dir/weights/last.pt`.
         size_hw: input size; None for the model's own.
-        batch: images a step over all processes; 0 chooses by the free memory.
+        batch: images per step over all processes; 0 chooses by the free memory.
         accumulate: how many parts a step's batch is computed in.
         max_epoch: passes over the training images.
-        steps: how many steps instead of `max_epoch`.
+        steps: number of steps, instead of `max_epoch`.
         lr_per_image: learning rate for a batch of one; the rate is this times the batch. None for the recipe's
             0.01 / 64, and four times that in a short run.
-        lowest_lr: the last learning rate as a part of the highest.
-        warmup_epochs: at most so long, and at most 5 % of the run.
-        no_aug_epochs: so long without mosaic and with the L1 loss at the end, at most 15 % of the run.
+        lowest_lr: the last learning rate as a fraction of the highest.
+        warmup_epochs: length of the warm-up, at most 5 % of the run.
+        no_aug_epochs: length of the last phase, without mosaic and with the L1 loss; at most 15 % of the run.
         momentum: of SGD, with Nesterov's correction.
         weight_decay: of convolution weights.
-        clip_norm: cut gradients to this norm; 0 for never.
+        clip_norm: clip gradients to this norm; 0 for never.
         ema: evaluate and save the moving average of the weights.
         augment: the recipe's mosaic, mixup, colours and flips; off leaves letterboxed images.
-        mosaic: join four images, as the model's recipe says; off leaves colours and flips.
+        mosaic: join four images, as the model's recipe does; off leaves colours and flips.
         multiscale: change the input size every ten steps; None for "not in a short run".
-        class_weights: "balanced" makes rare classes count more.
-        freeze: parts of the network that stay as they are, by the start of their names ("backbone").
-        patience: stop after so many evaluations without a better AP; 0 for never.
+        class_weights: "balanced" gives rare classes more weight.
+        freeze: parts of the network that are not trained, by the start of their names ("backbone").
+        patience: stop after this many evaluations without a better AP; 0 for never.
         eval_interval: epochs between evaluations; 0 for one at the end.
         print_interval: steps between log lines.
         save_history_ckpt: keep the weights of every evaluation.
-        cache: where decoded images are kept: "ram", "disk", "none", or "auto" for RAM where it suffices.
-        workers: how many make samples, for each process; 0 chooses.
-        worker_kind: who makes samples: "threads", "processes", or "auto": processes where a device other than the CPU
-            computes, and four cores or more are there for them.
+        cache: where decoded images are kept: "ram", "disk", "none", or "auto" for RAM if they fit.
+        workers: number of sample workers per process; 0 chooses.
+        worker_kind: what makes samples: "threads", "processes", or "auto": processes if a device other than the CPU
+            computes and there are at least four cores.
         seed: of weights, order and augmentation.
-        device: where the tensors are: a device of the catalogue.
-        compile: run network and loss as compiled graphs; None for what the device does by itself.
-        lazy: collect operations and run them at the end of each half step, where the device can; None as above.
-        bf16_ops: a file with the names of operations to run in bf16, where the device reads one.
+        device: cpu, cuda or hpu.
+        compile: run network and loss as compiled graphs; None for the device's default.
+        lazy: collect operations and run them at the end of each half step, on devices that can; None as above.
+        bf16_ops: a file with the names of operations to run in bf16, for devices that read one.
         fp32_ops: a file with the names of operations to keep in fp32.
         precision: 32, bf16, 16, 64 or bf16-true.
-        num_processes: how many processes; 0 for one on the CPU and one a device elsewhere.
+        num_processes: number of processes; 0 for one on the CPU and one per device elsewhere.
         strategy: what starts them: subprocess, spawn, ray or spark.
-        address: of the Ray cluster; None for the one in RAY_ADDRESS, else for one of its own.
-        master: the URL of the Spark master; None for the active session's, else for one of its own.
-        max_restarts: after a death all processes start again from the last checkpoint, so many times at most.
-        min_processes: with how few a Ray or Spark cluster that has no room for all may go on.
+        address: of the Ray cluster; None for the one in RAY_ADDRESS, or a new one.
+        master: the URL of the Spark master; None for the active session's, or a new one.
+        max_restarts: how many times all processes may restart from the last checkpoint after one has failed.
+        min_processes: the fewest processes to continue with on a Ray or Spark cluster that has no room for all.
         cores_per_process: how many of the cluster's cpus each process gets; None for an even share.
-        spread: how Ray lays the processes over its machines: pack, spread, strict_pack or strict_spread; None for pack.
+        spread: how Ray places the processes on its machines: pack, spread, strict_pack or strict_spread; None for pack.
         ship: send the folder `data` of this machine, and `ckpt`, through Ray or Spark to the others.
         store: a path or URL that outlives the machines. The run's files are copied there after every save; `resume`
-            and restarts on other machines take them from there. On Ray and Spark `output_dir` is then a folder of the
+            and restarts on other machines read them from there. On Ray and Spark `output_dir` is then a folder of the
             starting machine alone.
-        use_ipex: Intel's extension, where it fits.
-        max_error_rate: refuse a set in which more than this part of the images has errors.
-        loggers: further loggers: tensorboard, mlflow, wandb; tensorboard is used where it is installed.
+        use_ipex: use Intel's extension, if it fits.
+        max_error_rate: reject a set in which more than this fraction of the images has errors.
+        loggers: further loggers: tensorboard, mlflow, wandb; tensorboard is used if it is installed.
     """
 
     model: str
@@ -152,15 +152,15 @@ class TrainConfig:
         if not 0 < self.momentum < 1:
             raise UsageError(f"momentum={self.momentum!r} must lie between 0 and 1: Nesterov's correction needs it.")
         if (self.train_split is None) != (self.val_split is None):
-            raise UsageError("train_split and val_split go together: name both parts of the set, or neither.")
+            raise UsageError("train_split and val_split go together: name both splits of the set, or neither.")
         if self.val is not None and self.val_split is not None:
-            raise UsageError("val divides a set that has no parts; val_split names one. Give one of them.")
+            raise UsageError("val splits a set that has no splits; val_split names one. Give one of them.")
         if self.resume and self.ckpt is not None:
-            raise UsageError("resume goes on with the run's own weights. Leave ckpt out.")
+            raise UsageError("resume continues with the run's own weights. Leave ckpt out.")
         if self.ship and not self.is_elsewhere:
             raise UsageError(
                 f"ship=true is for strategy {' and '.join(map(repr, ELSEWHERE))}. With {self.strategy!r} all processes "
-                "are on this machine and read the data where they are: there is nothing to ship. Leave it out."
+                "are on this machine and read the data in place: there is nothing to ship. Leave it out."
             )
         if self.ship and is_url(str(self.data)):
             raise UsageError(f"data={str(self.data)!r} is a URL, which every machine fetches itself. Leave ship out.")
@@ -172,17 +172,17 @@ class TrainConfig:
 
     @property
     def device_options(self) -> DeviceOptions:
-        """How the device works."""
+        """The settings of the device."""
         return DeviceOptions(compile=self.compile, lazy=self.lazy, bf16_ops=self.bf16_ops, fp32_ops=self.fp32_ops)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class Schedule:
     """The steps of a run: how many there are, and which belong to which phase.
 
-    A run that is much shorter than the recipe's 300 epochs of COCO gets a shorter warm-up, last phase and memory of the
+    A run much shorter than the recipe's 300 epochs of COCO gets a shorter warm-up, last phase and memory of the
     averaged weights: with the recipe's own it would end inside the warm-up and save weights that never moved. It also
-    gets four times the learning rate and one input size (`docs/training.md` has the figures behind that).
+    gets four times the learning rate and one input size (`docs/training.md` has the measurements).
     """
 
     steps_per_epoch: int
@@ -195,8 +195,8 @@ class Course:
     multiscale: bool
 
     @classmethod
-    def of(cls, config: TrainConfig, steps_per_epoch: int) -> "Course":
-        """Return the course of a run whose epochs have so many steps."""
+    def of(cls, config: TrainConfig, steps_per_epoch: int) -> "Schedule":
+        """Return the schedule of a run with epochs of this length."""
         total = config.steps if config.steps is not None else config.max_epoch * steps_per_epoch
         memory = min(5000.0, max(total / 5, 10.0))
         short = total < _SHORT
@@ -214,16 +214,11 @@ class Course:
             multiscale=not short if config.multiscale is None else config.multiscale,
         )
 
-    @property
-    def epochs(self) -> int:
-        """How many epochs the run touches."""
-        return -(-self.total_steps // self.steps_per_epoch)
-
     def in_last_phase(self, step: int) -> bool:
         """Return whether a step is in the phase without mosaic and with the L1 loss."""
         return step >= self.total_steps - self.no_aug_steps
 
-    def curve(self, config: TrainConfig, batch: int) -> WarmupCosine:
+    def learning_rates(self, config: TrainConfig, batch: int) -> WarmupCosine:
         """Return the learning rate of every step."""
         return WarmupCosine(
             base_lr=self.lr_per_image * batch,

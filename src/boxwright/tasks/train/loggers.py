@@ -1,177 +1,227 @@
-"""Loggers that others make, as callbacks of a run: TensorBoard, MLflow, Weights & Biases. Imported when chosen."""
+"""Where a run's numbers go: `metrics.jsonl` and `results.csv`, TensorBoard, MLflow, Weights & Biases, your callbacks.
 
+Lightning's loggers are not used. They import all of Lightning (3 s, 190 MB) into runs that need none of it; its
+TensorBoard logger writes in a thread, which prints a traceback on a full disk; its MLflow logger ignores a run of the
+user's own and MLflow's settings in code; its W&B logger never ends a run.
+"""
+
+import csv
+import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from boxwright.core.errors import MissingDependencyError, UsageError, suggest
-from boxwright.tasks.train.logbook import Callback, JsonLines, ResultsCsv, Values
+from boxwright.core.files import write_whole
+from boxwright.core.packages import missing_packages
+
+Values = Mapping[str, float]
 
 
-class TensorBoard:
-    """Scalars for TensorBoard, in the folder `tensorboard` of the run; a resumed run adds a file of its own.
-
-    Written here and now: torch's SummaryWriter has a thread that, on a full disk, dies with a traceback of its own.
-    """
-
-    def __init__(self, folder: Path, *, resume: bool) -> None:  # noqa: ARG002 - every start has its own file
-        self._summary: Any = import_module("torch.utils.tensorboard.summary")
-        self._event: Any = import_module("tensorboard.compat.proto.event_pb2").Event
-        place = folder / "tensorboard"
-        place.mkdir(exist_ok=True)
-        # TensorBoard knows its files by this start; the rest keeps two starts apart.
-        file = (place / f"events.out.tfevents.{time.time_ns()}.{os.getpid()}").open("xb")
-        self._records: Any = import_module("tensorboard.summary.writer.record_writer").RecordWriter(file)
-        self._write(file_version="brain.Event:2")
+class Callback:
+    """Receives a run's progress in its first process; subclass it and override what you need."""
 
     def on_start(self, settings: Mapping[str, Any]) -> None:
-        """Write the settings as text."""
-        text = "\n".join(f"    {k}: {v}" for k, v in settings.items())
-        self._write(summary=self._summary.text("settings", text))
+        """Receive the run's settings."""
 
     def on_step(self, step: int, values: Values) -> None:
-        """Write scalars."""
-        self._write_scalars("train", step, values)
+        """Receive losses, learning rate and speed, every `print_interval` steps."""
 
     def on_evaluation(self, step: int, values: Values) -> None:
-        """Write scalars."""
-        self._write_scalars("val", step, values)
+        """Receive AP, AP50, AP75 and AR100."""
+
+    def on_end(self) -> None:
+        """Clean up; the run is over, or has failed."""
+
+
+class JsonLines(Callback):
+    """`metrics.jsonl`: everything, one line each. A resumed run appends after the step it resumes at."""
+
+    def __init__(self, path: Path, *, resume_at: int | None) -> None:
+        if resume_at is not None:
+            _drop_lines(path, lambda line: json.loads(line)["step"] > resume_at)
+        self._file = path.open("w" if resume_at is None else "a", encoding="utf-8")
+
+    def on_step(self, step: int, values: Values) -> None:
+        """Write a line."""
+        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        self._file.flush()
+
+    on_evaluation = on_step
 
     def on_end(self) -> None:
         """Close the file."""
-        self._records.close()
-
-    def _write_scalars(self, group: str, step: int, values: Values) -> None:
-        for name, value in values.items():
-            self._write(step=step, summary=self._summary.scalar(f"{group}/{name}", value))
-        self._records.flush()
-
-    def _write(self, **content: Any) -> None:
-        self._records.write(self._event(wall_time=time.time(), **content).SerializeToString())
+        self._file.close()
 
 
-class Mlflow:
-    """A run in MLflow, where its own settings (MLFLOW_TRACKING_URI, …) say; inside a run of the user's, that one.
+class ResultsCsv(Callback):
+    """`results.csv`: a line for each evaluation; a resumed run appends as in `JsonLines`."""
 
-    `mlflow_run_id` in the run folder is how a resumed training finds its run again.
-    """
-
-    def __init__(self, folder: Path, *, resume: bool) -> None:
-        self._mlflow: Any = import_module("mlflow")
-        known = _read_id(folder / "mlflow_run_id") if resume else None
-        self._goes_on = known is not None
-        self._own = self._mlflow.active_run() is None
-        if self._own:
-            run = self._mlflow.start_run(run_id=known) if known else self._mlflow.start_run(run_name=folder.name)
-            (folder / "mlflow_run_id").write_text(run.info.run_id, encoding="utf-8")
-
-    def on_start(self, settings: Mapping[str, Any]) -> None:
-        """Log the settings; a run that goes on has them already, and MLflow lets nobody change them."""
-        if not self._goes_on:
-            self._mlflow.log_params({k: str(v) for k, v in settings.items()})
-
-    def on_step(self, step: int, values: Values) -> None:
-        """Log metrics."""
-        self._mlflow.log_metrics({f"train/{k}": v for k, v in values.items()}, step=step)
+    def __init__(self, path: Path, *, resume_at: int | None) -> None:
+        if resume_at is not None:
+            _drop_lines(path, lambda line: not line.startswith("step,") and int(line.partition(",")[0]) > resume_at)
+        self._needs_heading = resume_at is None or not path.exists() or not path.stat().st_size
+        self._file = path.open("w" if resume_at is None else "a", encoding="utf-8", newline="")
+        self._writer = csv.writer(self._file, lineterminator="\n")
 
     def on_evaluation(self, step: int, values: Values) -> None:
-        """Log metrics."""
-        self._mlflow.log_metrics({f"val/{k}": v for k, v in values.items()}, step=step)
+        """Write a line, after a heading in a new file."""
+        if self._needs_heading:
+            self._writer.writerow(["step", *values])
+            self._needs_heading = False
+        self._writer.writerow([step, *(f"{v:.6g}" for v in values.values())])
+        self._file.flush()
 
     def on_end(self) -> None:
-        """End the run, if it is ours."""
-        if self._own:
-            self._mlflow.end_run()
+        """Close the file."""
+        self._file.close()
 
 
-class Wandb:
-    """A run in Weights & Biases, inside the run folder; offline unless WANDB_MODE or its settings say otherwise.
+def _drop_lines(path: Path, unwanted: Callable[[str], bool]) -> None:
+    """Remove lines that a killed run wrote after its last checkpoint: those steps are repeated."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        with suppress(ValueError, KeyError):  # a line that was cut off
+            if line.endswith("\n") and not unwanted(line):
+                kept.append(line)
+    write_whole(path, "".join(kept))
 
-    Inside a run of the user's own, that one is used. `wandb_run_id` in the run folder is how a resumed training finds
-    its run again.
+
+@dataclass(frozen=True)
+class _Tracker(Callback):
+    """A logger of another package: what logs settings, what logs metrics, and what ends it."""
+
+    log_settings: Callable[[dict[str, str]], object]
+    log_metrics: Callable[[dict[str, float], int], object]
+    end: Callable[[], object]
+
+    def on_start(self, settings: Mapping[str, Any]) -> None:
+        self.log_settings({key: str(value) for key, value in settings.items()})
+
+    def on_step(self, step: int, values: Values) -> None:
+        self.log_metrics({f"train/{key}": value for key, value in values.items()}, step)
+
+    def on_evaluation(self, step: int, values: Values) -> None:
+        self.log_metrics({f"val/{key}": value for key, value in values.items()}, step)
+
+    def on_end(self) -> None:
+        self.end()
+
+
+def _open_tensorboard(folder: Path, *, resume: bool) -> Callback:  # noqa: ARG001 - every start has its own file
+    """Write scalars to the folder `tensorboard` of the run; a resumed run adds a file.
+
+    Without torch's SummaryWriter: its thread prints a traceback when the disk is full.
     """
+    summary: Any = import_module("torch.utils.tensorboard.summary")
+    event: Any = import_module("tensorboard.compat.proto.event_pb2").Event
+    place = folder / "tensorboard"
+    place.mkdir(exist_ok=True)
+    # TensorBoard recognises its files by this prefix; the rest keeps two starts apart.
+    file = (place / f"events.out.tfevents.{time.time_ns()}.{os.getpid()}").open("xb")
+    records: Any = import_module("tensorboard.summary.writer.record_writer").RecordWriter(file)
 
-    def __init__(self, folder: Path, *, resume: bool) -> None:
-        wandb: Any = import_module("wandb")
-        self._own = wandb.run is None
-        if not self._own:
-            self._run: Any = wandb.run
-            return
+    def write(**content: Any) -> None:
+        records.write(event(wall_time=time.time(), **content).SerializeToString())
+
+    def log_settings(settings: dict[str, str]) -> None:
+        write(summary=summary.text("settings", "\n".join(f"    {k}: {v}" for k, v in settings.items())))
+
+    def log_metrics(values: dict[str, float], step: int) -> None:
+        for name, value in values.items():
+            write(step=step, summary=summary.scalar(name, value))
+        records.flush()
+
+    write(file_version="brain.Event:2")
+    return _Tracker(log_settings, log_metrics, records.close)
+
+
+def _open_mlflow(folder: Path, *, resume: bool) -> Callback:
+    """Log to the user's active MLflow run, or to one where MLflow's own settings (MLFLOW_TRACKING_URI, …) say.
+
+    `mlflow_run_id` in the run folder lets a resumed training find its run.
+    """
+    mlflow: Any = import_module("mlflow")
+    known = _read_id(folder / "mlflow_run_id") if resume else None
+    is_own = mlflow.active_run() is None
+    if is_own:
+        run = mlflow.start_run(run_id=known) if known else mlflow.start_run(run_name=folder.name)
+        (folder / "mlflow_run_id").write_text(run.info.run_id, encoding="utf-8")
+    return _Tracker(
+        # A resumed run has its settings, and MLflow does not let anyone change them.
+        mlflow.log_params if known is None else lambda _settings: None,
+        lambda values, step: mlflow.log_metrics(values, step=step),
+        mlflow.end_run if is_own else lambda: None,
+    )
+
+
+def _open_wandb(folder: Path, *, resume: bool) -> Callback:
+    """Log to the user's active W&B run, or to a new one; offline unless WANDB_MODE or its settings say otherwise.
+
+    `wandb_run_id` in the run folder lets a resumed training find its run.
+    """
+    wandb: Any = import_module("wandb")
+    run, is_own = wandb.run, wandb.run is None
+    if is_own:
         settings = wandb.setup().settings
-        # Its own default is to send everything to a server; that must be somebody's decision.
+        # W&B's default is to send everything to a server; that must be somebody's decision.
         mode = settings.mode if "mode" in settings.model_fields_set else "offline"
         known = _read_id(folder / "wandb_run_id") if resume else None
         again = {"id": known, "resume": "allow"} if known else {}
-        self._run = wandb.init(dir=str(folder), name=folder.name, project="boxwright", mode=mode, **again)
-        (folder / "wandb_run_id").write_text(self._run.id, encoding="utf-8")
-
-    def on_start(self, settings: Mapping[str, Any]) -> None:
-        """Log the settings."""
-        self._run.config.update({k: str(v) for k, v in settings.items()}, allow_val_change=True)
-
-    def on_step(self, step: int, values: Values) -> None:
-        """Log metrics."""
-        self._run.log({f"train/{k}": v for k, v in values.items()}, step=step)
-
-    def on_evaluation(self, step: int, values: Values) -> None:
-        """Log metrics."""
-        self._run.log({f"val/{k}": v for k, v in values.items()}, step=step)
-
-    def on_end(self) -> None:
-        """End the run, if it is ours."""
-        if self._own:
-            self._run.finish()
+        run = wandb.init(dir=str(folder), name=folder.name, project="boxwright", mode=mode, **again)
+        (folder / "wandb_run_id").write_text(run.id, encoding="utf-8")
+    return _Tracker(
+        lambda settings: run.config.update(settings, allow_val_change=True),
+        lambda values, step: run.log(values, step=step),
+        run.finish if is_own else lambda: None,
+    )
 
 
-_LOGGERS: dict[str, Callable[..., Callback]] = {"tensorboard": TensorBoard, "mlflow": Mlflow, "wandb": Wandb}
+def _read_id(path: Path) -> str | None:
+    """Return the id that an earlier start of the run stored; None if it logged nothing."""
+    try:
+        return path.read_text(encoding="utf-8").strip() or None
+    except FileNotFoundError:
+        return None
+
+
+_LOGGERS: dict[str, Callable[..., Callback]] = {
+    "tensorboard": _open_tensorboard, "mlflow": _open_mlflow, "wandb": _open_wandb,
+}  # fmt: skip
 
 
 def check_loggers(names: Sequence[str]) -> None:
-    """Refuse loggers that are not there.
-
-    Raises:
-        UsageError: there is no such logger.
-        MissingDependencyError: its package is not installed.
-    """
+    """Reject unknown loggers (UsageError) and those that are not installed (MissingDependencyError)."""
     for name in names:
         if name not in _LOGGERS:
             raise UsageError(f"Unknown logger {name!r}.{suggest(name, _LOGGERS)} Choose from: {', '.join(_LOGGERS)}.")
-        if find_spec(name) is None:
+        if missing_packages([name]):
             raise MissingDependencyError(
                 f"Logger {name!r} needs {name}, which is not installed. Run: pip install {name}"
             )
 
 
 def make_callbacks(folder: Path, loggers: Sequence[str], *, resume_at: int | None) -> list[Callback]:
-    """Return the files of the run folder and the loggers asked for; TensorBoard also unasked, where it is installed.
+    """Return the run folder's files and the named loggers; TensorBoard also without its name, if it is installed.
 
     Args:
-        folder: the run's.
-        loggers: their names.
-        resume_at: the step after which the run goes on; None for a new one.
-
-    Raises:
-        UsageError: there is no such logger.
-        MissingDependencyError: its package is not installed.
+        folder: the run's folder.
+        loggers: names.
+        resume_at: the step that a resumed run continues from; None for a new run.
     """
     check_loggers(loggers)
     wanted = list(dict.fromkeys(loggers))
-    if "tensorboard" not in wanted and find_spec("tensorboard") is not None:
+    if "tensorboard" not in wanted and not missing_packages(["tensorboard"]):
         wanted.append("tensorboard")
     return [
         JsonLines(folder / "metrics.jsonl", resume_at=resume_at),
         ResultsCsv(folder / "results.csv", resume_at=resume_at),
         *(_LOGGERS[name](folder, resume=resume_at is not None) for name in wanted),
     ]
-
-
-def _read_id(path: Path) -> str | None:
-    """Return what an earlier start of the run wrote down; None where it logged nothing."""
-    try:
-        return path.read_text(encoding="utf-8").strip() or None
-    except FileNotFoundError:
-        return None

@@ -1,4 +1,4 @@
-"""The training loop, as it runs in every process."""
+"""The training loop, as it runs in every process: `run_worker`, then `Training` from top to bottom."""
 
 import json
 import resource
@@ -23,34 +23,56 @@ from boxwright.core.errors import UsageError
 from boxwright.core.log import get_logger
 from boxwright.core.spec import Spec
 from boxwright.core.types import Precision
-from boxwright.data.batch import Batch
-from boxwright.data.dataset import DetectionDataset
 from boxwright.data.loader import Loader
 from boxwright.detector.loss import Losses, yolox_loss
 from boxwright.detector.sizes import SIZES
-from boxwright.detector.weights import load_weights, read_state
 from boxwright.detector.yolox import build
 from boxwright.launchers.files import carried_file
-from boxwright.tasks.train.checkpoints import Keeper
-from boxwright.tasks.train.config import Course, TrainConfig
+from boxwright.tasks.train.batch_size import choose_batch, explain_overflow
+from boxwright.tasks.train.checkpoints import Checkpoints, RunState
+from boxwright.tasks.train.config import Schedule, TrainConfig
 from boxwright.tasks.train.data import choose_recipe, leave_out_bad, make_dataset, make_loader, read_sets
-from boxwright.tasks.train.disk import is_full, writing_to
-from boxwright.tasks.train.fast_blocks import fuse_blocks
-from boxwright.tasks.train.fetch import open_data
-from boxwright.tasks.train.logbook import Callback
-from boxwright.tasks.train.loggers import make_callbacks
-from boxwright.tasks.train.memory import choose_batch, tell_what_fits
-from boxwright.tasks.train.nan_guard import RecentLosses
-from boxwright.tasks.train.optimizer import class_weights, freeze, make_optimizer
+from boxwright.tasks.train.full_disk import is_full, writing_to
+from boxwright.tasks.train.loggers import Callback, make_callbacks
+from boxwright.tasks.train.nan_guard import NanGuard
+from boxwright.tasks.train.network import class_weights, freeze, make_network, make_optimizer
 from boxwright.tasks.train.progress import Progress, StepReport, clock
-from boxwright.tasks.train.result import RESULT, RunState, TrainResult
-from boxwright.tasks.train.resume import taking_up
+from boxwright.tasks.train.remote_data import open_data
+from boxwright.tasks.train.result import RESULT, TrainResult
+from boxwright.tasks.train.resume import entering
+from boxwright.tasks.train.run_store import LAST, RunStore
 from boxwright.tasks.train.score import score_model
-from boxwright.tasks.train.stopping import Watch
-from boxwright.tasks.train.store import Store
+from boxwright.tasks.train.stopping import StopAndSave
 
 _log = get_logger(__name__)
-_UNTIMED = 2  # the first steps allocate memory and choose kernels; they are not what a run's speed is
+_UNTIMED = 2  # the first steps allocate memory and choose kernels; a run's speed leaves them out
+
+
+def run_worker(
+    nano: TorchNano,
+    config: TrainConfig,
+    callbacks: Sequence[Callback] = (),
+    progress: Progress | None = None,
+    level: int | None = None,
+) -> TrainResult:
+    """Train in this process. Only this function and its arguments are sent to a worker.
+
+    `level` is the log level of the starting process, for processes that it starts; None in itself.
+    """
+    if level is not None:
+        log.configure("normal" if nano.is_global_zero else "quiet")
+        log.get_logger().setLevel(level if nano.is_global_zero else max(level, WARNING))
+    with writing_to(config.output_dir), entering(nano, config) as (own, store):
+        data = open_data(own)
+        if own.ship and own.ckpt is not None:
+            own = replace(own, ckpt=carried_file(own.ckpt.name))
+        result = Training(nano, own, callbacks, progress, data=data, store=store).run()
+        result = replace(result, checkpoint=config.output_dir / result.checkpoint.relative_to(own.output_dir))
+        if nano.is_global_zero:  # if the starting process is interrupted, it reads the result from here
+            (own.output_dir / RESULT).write_text(json.dumps(result.to_dict()) + "\n", encoding="utf-8")
+            if store is not None:
+                store.push()
+        return result
 
 
 class Training:
@@ -64,12 +86,12 @@ class Training:
         progress: Progress | None,
         *,
         data: Path,
-        store: Store | None,
+        store: RunStore | None,
     ) -> None:
         self.nano, self.config, self._progress, self._store = nano, config, progress, store
         torch.manual_seed(config.seed)
         folder = config.output_dir
-        saved = load_checkpoint(folder / "weights" / "last.pt") if config.resume else None
+        saved = load_checkpoint(folder / LAST) if config.resume else None
         train_records, self.held_out = read_sets(config, data)
         self.records = leave_out_bad(nano, train_records, self.held_out, config)
         self.size_hw = config.size_hw or SIZES[config.model].input_hw
@@ -79,49 +101,40 @@ class Training:
             size_hw=self.size_hw,
             category_ids=self.records.category_ids,
         )
-        network = build(config.model, self.spec.num_classes)
-        if config.ckpt is not None:
-            _log.info("%s: %s", config.ckpt.name, load_weights(network, read_state(config.ckpt)[0]).sentence())
-        fuse_blocks(network)
+        self.network = network = make_network(config, self.spec.num_classes)
         self._frozen_norms = freeze(network, config.freeze)
         self._free_bytes = nano.free_bytes()
         self.batch = config.batch or self._choose_batch(network, saved)
-        share = nano.world_size * config.accumulate
-        if self.batch % share:
+        self._parts = nano.world_size * config.accumulate
+        if self.batch % self._parts:
             raise UsageError(
                 f"A batch of {self.batch} can't be cut into {nano.world_size} processes times {config.accumulate} "
-                f"parts. Use a multiple of {share}."
+                f"parts. Use a multiple of {self._parts}."
             )
-        self.micro = self.batch // share
-        optimizer = make_optimizer(network.to(nano.device), config, nano.hardware)
-        self.network: nn.Module = network
-        self.model, self.optimizer = nano.setup(network, optimizer)
-        self._inner_optimizer = optimizer
-        self.weights = class_weights(self.records, config)
-        if self.weights is not None:
-            self.weights = self.weights.to(nano.device)
-        self.course = Course.of(config, max(len(self.records) // self.batch, 1))
-        recipe = choose_recipe(config, multiscale=self.course.multiscale, most_sizes=nano.hardware.most_sizes)
+        self._inner_optimizer = make_optimizer(network.to(nano.device), config, nano.hardware)
+        self.model, self.optimizer = nano.setup(network, self._inner_optimizer)
+        weights = class_weights(self.records, config)
+        self._class_weights = None if weights is None else weights.to(nano.device)
+        self.schedule = Schedule.of(config, max(len(self.records) // self.batch, 1))
+        self._learning_rates = self.schedule.learning_rates(config, self.batch)
+        recipe = choose_recipe(config, multiscale=self.schedule.multiscale, most_sizes=nano.hardware.most_sizes)
         self.dataset = make_dataset(nano, self.records, self.size_hw, recipe, config)
-        self.curve = self.course.curve(config, self.batch)
         self.average = WeightAverage(
-            network, base=self.course.ema_base, ramp=self.course.ema_ramp, move=nano.hardware.average
+            network, base=self.schedule.ema_base, ramp=self.schedule.ema_ramp, move=nano.hardware.average
         )
         self._loss = nano.hardware.compile(yolox_loss)
-        self.state = RunState()
-        self._keeper = Keeper(
-            nano,
-            config,
+        self._checkpoints = Checkpoints(
+            nano=nano,
+            config=config,
             spec=self.spec,
             network=network,
             average=self.average,
-            optimizer=optimizer,
-            course=self.course,
+            optimizer=self._inner_optimizer,
+            schedule=self.schedule,
             batch=self.batch,
             records=self.records,
         )
-        if saved is not None:
-            self.state = self._keeper.take_up(saved)
+        self.state = RunState() if saved is None else self._checkpoints.restore(saved)
         self.callbacks: list[Callback] = []
         if nano.is_global_zero:
             resume_at = None if saved is None else self.state.step
@@ -129,66 +142,82 @@ class Training:
         self._own_steps = 0
         self._trained_images = 0
         self._trained_s = 0.0
-        self._recent = RecentLosses(self.records, folder / "weights", self.course.lr_per_image)
-        self._told: dict[str, float] = {}
-        self._watch = Watch(nano)
+        self._nan_guard = NanGuard(self.records, folder / "weights", self.schedule.lr_per_image)
+        self._last_losses: dict[str, float] = {}
+        self._stop_and_save = StopAndSave(nano)
 
-    # The loop.
+    def _choose_batch(self, network: nn.Module, saved: dict[str, Any] | None) -> int:
+        """Return the batch that fits, the same in every process; a resumed run keeps its own."""
+        if saved is not None:
+            return int(saved["course"][2])
+        batch = 0
+        if self.nano.is_global_zero:
+            precision = Precision.parse(self.config.precision)
+            batch = choose_batch(
+                network, self.size_hw, self._free_bytes, self.nano.world_size, len(self.records), precision
+            )
+        parts = self.nano.world_size * self.config.accumulate
+        return max(int(self.nano.broadcast(batch)) // parts, 1) * parts
 
     def run(self) -> TrainResult:
-        """Train to the end, to the last patience or to a signal, and return the result."""
+        """Train until the last step, the end of patience or a signal, and return the result."""
         try:
             for callback in self.callbacks:
                 callback.on_start(to_dict(self.config))
             return self._run()
         except RuntimeError as error:
-            if self.nano.hardware.is_out_of_memory(error):
-                _clear_frames(error)
-                raise UsageError(self._tell_what_fits()) from error
-            raise
+            if not self.nano.hardware.is_out_of_memory(error):
+                raise
+            _clear_frames(error)
+            message = explain_overflow(
+                build(self.config.model, self.spec.num_classes),
+                self.dataset.recipe.largest_hw(self.size_hw),
+                self._free_bytes,
+                processes=self.nano.world_size,
+                batch=self.batch,
+                accumulate=self.config.accumulate,
+                precision=Precision.parse(self.config.precision),
+            )
+            raise UsageError(message) from error
         finally:
             for callback in self.callbacks:
-                self._end(callback)
-
-    def _end(self, callback: Callback) -> None:
-        try:
-            callback.on_end()
-        except OSError as error:
-            if not is_full(error):
-                raise
-            # What could not be written before can't be now; the error that ends the run is the one to be seen.
-            _log.warning("%s could not write its last lines: %s.", type(callback).__name__, error.strerror)
+                try:
+                    callback.on_end()
+                except OSError as error:
+                    if not is_full(error):
+                        raise
+                    # The disk was full before, too; the error that ends the run is the one to show.
+                    _log.warning("%s could not write its last lines: %s.", type(callback).__name__, error.strerror)
 
     def _run(self) -> TrainResult:
         stopped = ""
         last_losses: Losses | None = None
-        with self._watch.listening():
-            while self.state.step < self.course.total_steps and not stopped:
-                last_phase = self.course.in_last_phase(self.state.step)
+        with self._stop_and_save.listening():
+            while self.state.step < self.schedule.total_steps and not stopped:
+                last_phase = self.schedule.in_last_phase(self.state.step)
                 dataset = self.dataset.with_recipe(self.dataset.recipe.no_aug()) if last_phase else self.dataset
-                with self._open_loader(dataset) as loader:
+                batch = self.batch // self._parts
+                with make_loader(self.nano, dataset, batch, self.config, self.state.position) as loader:
                     for losses in self._steps(loader):
                         last_losses = losses
-                        self._after_step(losses)
-                        wishes = self._watch.end_step()
-                        if wishes.stop:
-                            stopped = f"signal {wishes.stop}"
+                        self._report(losses)
+                        requests = self._stop_and_save.end_step()
+                        if requests.stop:
+                            stopped = f"signal {requests.stop}"
                             break
                         if self._evaluation_is_due():
                             self._save()  # a signal while scoring must not cost the epoch
                             if self._evaluate():
                                 stopped = "patience"
                             self._save()
-                        elif wishes.save:
+                        elif requests.save:
                             self._save()
-                        if stopped or self.course.in_last_phase(self.state.step) != last_phase:
+                        if stopped or self.schedule.in_last_phase(self.state.step) != last_phase:
                             break
-            self._recent.check()
             self._save()
         best = self.config.output_dir / "weights" / "best.safetensors"
-        last = best.with_name("last.safetensors")
         return TrainResult(
-            checkpoint=best if self.state.best else last,
+            checkpoint=best if self.state.best else best.with_name("last.safetensors"),
             best=self.state.best,
             last=self.state.last,
             steps=self.state.step,
@@ -198,90 +227,86 @@ class Training:
             peak_mb=_peak_mb(),
         )
 
-    def _open_loader(self, dataset: DetectionDataset) -> Loader:
-        return make_loader(self.nano, dataset, self.micro, self.config, self.state.position)
-
     def _steps(self, loader: Loader) -> Iterator[Losses]:
         """Yield after each step until the run's last one; the clock stands still while the caller works."""
-        self.model.train()
-        for norm in self._frozen_norms:
-            norm.eval()
-        # A device may be fed ahead of time: the loader's own position is then further than ours.
+        self._set_train_mode()
+        # A device may be fed ahead of time: the loader's own position is then ahead of ours.
         sent = ((torch.from_numpy(b.images), torch.from_numpy(b.targets), b) for b in loader)
         with closing(self.nano.hardware.feed(sent, self.nano.device)) as batches:
-            yield from self._take_steps(batches, len(loader))
+            while self.state.step < self.schedule.total_steps:
+                start = time.perf_counter()
+                self._stop_and_save.begin_step()
+                for group in self._inner_optimizer.param_groups:
+                    group["lr"] = self._learning_rates(self.state.step)
+                for part in range(self.config.accumulate):
+                    images, targets, batch = next(batches)
+                    losses = self._backward(images, targets, is_last=part == self.config.accumulate - 1)
+                    self._nan_guard.add(self.state.step, losses.total, batch.image_ids.tolist())
+                if self.config.clip_norm:
+                    self.nano.clip_gradients(self.model, self.optimizer, max_norm=self.config.clip_norm)
+                self.optimizer.step()
+                self.optimizer.zero_grad(set_to_none=True)
+                if self.config.ema:
+                    self.average.update(self.network)
+                self.state.step += 1
+                epoch, done = batch.position.epoch, batch.position.batch + 1
+                self.state.position = (epoch, done) if done < len(loader) else (epoch + 1, 0)
+                self._own_steps += 1
+                if self._own_steps == _UNTIMED or self._is_logged(self.state.step):
+                    self.nano.hardware.synchronize()  # the clock must not stop before the device does
+                if self._own_steps > _UNTIMED or self._own_steps == self.schedule.total_steps:
+                    self._trained_images += self.batch
+                    self._trained_s += time.perf_counter() - start
+                yield losses
 
-    def _take_steps(self, batches: Iterator[tuple[Tensor, Tensor, Batch]], steps_per_epoch: int) -> Iterator[Losses]:
-        while self.state.step < self.course.total_steps:
-            start = time.perf_counter()
-            self._watch.begin_step()
-            for group in self._inner_optimizer.param_groups:
-                group["lr"] = self.curve(self.state.step)
-            l1 = self.course.in_last_phase(self.state.step)
-            for part in range(self.config.accumulate):
-                images, targets, batch = next(batches)
-                last = part == self.config.accumulate - 1
-                losses = self._backward(images, targets, l1=l1, share_gradients=last)
-                self._recent.add(self.state.step, losses.total, batch.image_ids.tolist())
-            if self.config.clip_norm:
-                self.nano.clip_gradients(self.model, self.optimizer, max_norm=self.config.clip_norm)
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
-            if self.config.ema:
-                self.average.update(self.network)
-            self.state.step += 1
-            epoch, done = batch.position.epoch, batch.position.batch + 1
-            self.state.position = (epoch, done) if done < steps_per_epoch else (epoch + 1, 0)
-            self._own_steps += 1
-            if self._own_steps == _UNTIMED or self._is_told(self.state.step):
-                self.nano.hardware.synchronize()  # the clock must not stop before the device does
-            if self._own_steps > _UNTIMED or self._own_steps == self.course.total_steps:
-                self._trained_images += self.batch
-                self._trained_s += time.perf_counter() - start
-            yield losses
-
-    def _backward(self, pixels: Tensor, targets: Tensor, *, l1: bool, share_gradients: bool) -> Losses:
+    def _backward(self, pixels: Tensor, targets: Tensor, *, is_last: bool) -> Losses:
+        """Return the losses of a part of a step's batch, after their backward pass; the last part shares gradients."""
         images = pixels.permute(0, 3, 1, 2).float()
         size_hw = (images.shape[2], images.shape[3])
-        with nullcontext() if share_gradients else self.model.no_sync():
+        with nullcontext() if is_last else self.model.no_sync():
             losses = self._loss(
                 self.model(images),
                 targets,
                 size_hw,
-                l1=l1,
-                class_weights=self.weights,
+                l1=self.schedule.in_last_phase(self.state.step),
+                class_weights=self._class_weights,
                 static=self.nano.hardware.asynchronous,
             )
             self.nano.backward(losses.total / self.config.accumulate)
         return losses
 
-    def _is_told(self, step: int) -> bool:
-        return step % self.config.print_interval == 0 or step == self.course.total_steps
+    def _set_train_mode(self) -> None:
+        self.model.train()
+        for norm in self._frozen_norms:
+            norm.eval()
 
-    def _after_step(self, losses: Losses) -> None:
-        """Tell what there is to tell."""
-        step, total = self.state.step, self.course.total_steps
-        if self._is_told(step):
-            self._recent.check()
-            self._told = {name: float(value.detach()) for name, value in losses._asdict().items()}
+    def _is_logged(self, step: int) -> bool:
+        return step % self.config.print_interval == 0 or step == self.schedule.total_steps
+
+    def _report(self, losses: Losses) -> None:
+        """Pass a step on to the display, the log and the callbacks."""
+        step, total = self.state.step, self.schedule.total_steps
+        if self._is_logged(step):
+            self._nan_guard.check()
+            self._last_losses = {name: float(value.detach()) for name, value in losses._asdict().items()}
         if not self.nano.is_global_zero:
             return
         images_per_s = self._trained_images / max(self._trained_s, 1e-9)
         report = StepReport(
             step=step,
             total=total,
-            epoch=round(step / self.course.steps_per_epoch, 3),
+            epoch=round(step / self.schedule.steps_per_epoch, 3),
             images_per_s=round(images_per_s, 2),
             left_s=(total - step) * self.batch / images_per_s if images_per_s else None,
-            lr=self.curve(step - 1),
+            lr=self._learning_rates(step - 1),
             memory_mb=_peak_mb(),
             processes=self.nano.world_size,
-            losses=self._told,
+            losses=self._last_losses,
         )
         if self._progress is not None:
             self._progress(report)
-        if self._is_told(step):
-            values = {**self._told, "lr": report.lr, "images_per_s": report.images_per_s, "epoch": report.epoch}
+        if self._is_logged(step):
+            values = {**self._last_losses, "lr": report.lr, "images_per_s": report.images_per_s, "epoch": report.epoch}
             # A display shows these already, and more often.
             _log.log(
                 INFO if self._progress is None else DEBUG,
@@ -292,21 +317,16 @@ class Training:
             for callback in self.callbacks:
                 callback.on_step(step, values)
 
-    # Scoring.
-
     def _evaluation_is_due(self) -> bool:
         if not len(self.held_out):
             return False
-        every = self.config.eval_interval * self.course.steps_per_epoch
-        return self.state.step == self.course.total_steps or (every > 0 and self.state.step % every == 0)
+        every = self.config.eval_interval * self.schedule.steps_per_epoch
+        return self.state.step == self.schedule.total_steps or (every > 0 and self.state.step % every == 0)
 
     def _evaluate(self) -> bool:
         """Score the weights, keep the best; return whether patience has run out."""
-        self._recent.check()
-        network = self._keeper.best_network
-        self._keeper.share_norms()
         start = time.perf_counter()
-        metrics = score_model(self.nano, network, self.spec, self.held_out)
+        metrics = score_model(self.nano, self._checkpoints.best_network, self.spec, self.held_out)
         values = {"AP": metrics.AP, "AP50": metrics.AP50, "AP75": metrics.AP75, "AR100": metrics.AR100}
         self.state.last = values
         better = values["AP"] > self.state.best.get("AP", -1.0)
@@ -322,52 +342,23 @@ class Training:
             for callback in self.callbacks:
                 callback.on_evaluation(self.state.step, values)
             if better:
-                self._keeper.save_best("best")
+                self._checkpoints.save_best("best")
             if self.config.save_history_ckpt:
-                self._keeper.save_best(f"step_{self.state.step}")
-        self.model.train()
-        for norm in self._frozen_norms:
-            norm.eval()
+                self._checkpoints.save_best(f"step_{self.state.step}")
+        self._set_train_mode()
         return bool(self.config.patience) and self.state.without_better >= self.config.patience
 
     def _save(self) -> None:
-        self._recent.check()
-        self._keeper.save(self.state)
+        """Write a checkpoint, unless a loss or the weights are not finite; every process must call it."""
+        self._nan_guard.check()
+        self._checkpoints.save(self.state)
         if self._store is not None and self.nano.is_global_zero:
             self._store.try_push()
-        self._watch.note_saved()
-
-    # Memory.
-
-    def _tell_what_fits(self) -> str:
-        largest_hw = self.dataset.recipe.largest_hw(self.size_hw)
-        network = build(self.config.model, self.spec.num_classes)
-        return tell_what_fits(
-            network,
-            largest_hw,
-            self._free_bytes,
-            processes=self.nano.world_size,
-            batch=self.batch,
-            accumulate=self.config.accumulate,
-            precision=Precision.parse(self.config.precision),
-        )
-
-    def _choose_batch(self, network: nn.Module, saved: dict[str, Any] | None) -> int:
-        """Return the batch that fits, the same in every process and the same as before when a run goes on."""
-        if saved is not None:
-            return int(saved["course"][2])
-        batch = 0
-        if self.nano.is_global_zero:
-            precision = Precision.parse(self.config.precision)
-            batch = choose_batch(
-                network, self.size_hw, self._free_bytes, self.nano.world_size, len(self.records), precision
-            )
-        share = self.nano.world_size * self.config.accumulate
-        return max(int(self.nano.broadcast(batch)) // share, 1) * share
+        self._stop_and_save.restart_clock()
 
 
 def _clear_frames(error: BaseException) -> None:
-    """Let go of what an error's calls had: who keeps the error, as a notebook does, would keep a whole batch."""
+    """Release what an error's calls held: a notebook, which keeps the error, would keep a whole batch."""
     cause: BaseException | None = error
     while cause is not None:
         traceback.clear_frames(cause.__traceback__)
@@ -376,30 +367,3 @@ def _clear_frames(error: BaseException) -> None:
 
 def _peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def run_worker(
-    nano: TorchNano,
-    config: TrainConfig,
-    callbacks: Sequence[Callback] = (),
-    progress: Progress | None = None,
-    level: int | None = None,
-) -> TrainResult:
-    """Train in this process. Only this function and the config cross the border to a worker.
-
-    `level` is the starting process's log level, for processes that it starts; None in itself.
-    """
-    if level is not None:
-        log.configure("normal" if nano.is_global_zero else "quiet")
-        log.get_logger().setLevel(level if nano.is_global_zero else max(level, WARNING))
-    with writing_to(config.output_dir), taking_up(nano, config) as (own, store):
-        data = open_data(own)
-        if own.ship and own.ckpt is not None:
-            own = replace(own, ckpt=carried_file(own.ckpt.name))
-        result = Training(nano, own, callbacks, progress, data=data, store=store).run()
-        result = replace(result, checkpoint=config.output_dir / result.checkpoint.relative_to(own.output_dir))
-        if nano.is_global_zero:  # where the starting process is interrupted, this is how it learns of the result
-            (own.output_dir / RESULT).write_text(json.dumps(result.to_dict()) + "\n", encoding="utf-8")
-            if store is not None:
-                store.push()
-        return result

@@ -1,6 +1,5 @@
-"""Training a detector: `train(config)` plans the run, starts its processes and returns what they left behind."""
+"""Training a detector: `train(config)` plans the run, starts its processes and returns their result."""
 
-import fcntl
 import json
 import signal
 import threading
@@ -19,31 +18,31 @@ from boxwright.accel.strategy import make_launcher
 from boxwright.core import catalogue
 from boxwright.core.config import to_yaml
 from boxwright.core.errors import BoxwrightError, CheckpointError, UsageError
+from boxwright.core.files import locked
 from boxwright.core.log import get_logger
 from boxwright.launchers.group import Patience
 from boxwright.tasks.train.archive import pack
 from boxwright.tasks.train.config import TrainConfig
-from boxwright.tasks.train.curves import draw_curves, write_report
-from boxwright.tasks.train.disk import writing_to
-from boxwright.tasks.train.fetch import SHIPPED
-from boxwright.tasks.train.logbook import Callback
-from boxwright.tasks.train.loggers import check_loggers
+from boxwright.tasks.train.full_disk import writing_to
+from boxwright.tasks.train.loggers import Callback, check_loggers
 from boxwright.tasks.train.loop import run_worker
 from boxwright.tasks.train.progress import Progress, StepReport, receive
+from boxwright.tasks.train.remote_data import SHIPPED
+from boxwright.tasks.train.report import write_report
 from boxwright.tasks.train.result import RESULT, TrainResult
-from boxwright.tasks.train.store import LAST, Store
+from boxwright.tasks.train.run_store import LAST, RunStore
 
 __all__ = ["StepReport", "TrainConfig", "TrainResult", "train"]
 
 _log = get_logger(__name__)
-# A step of a large model may take this long, and only after it is there something to save. A second signal kills.
+# A step of a large model may take this long, and only then can the run be saved. A second signal kills.
 _PATIENCE = Patience(after_interrupt_s=120.0)
-# What may be another one without a word when a run goes on: it changes no number.
+# Settings that a resumed run may change without a warning: they change no number.
 _FREE = {
     "resume", "output_dir", "data", "ckpt", "workers", "worker_kind", "strategy", "address", "master", "max_restarts",
     "min_processes", "cores_per_process", "spread", "ship", "store",
 }  # fmt: skip
-# What weights and optimizer in a checkpoint depend on.
+# Settings that weights and optimizer in a checkpoint depend on.
 _FIXED = {"model", "freeze", "momentum", "weight_decay", "size_hw", "ema", "train_split", "val_split", "val", "seed"}
 
 
@@ -53,12 +52,12 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
     Written there: `args.yaml` (the resolved config), `plan.txt`, `metrics.jsonl`, `results.csv`, `data_report.json`,
     `data.lock`, `weights/last.pt` (for `resume`), `weights/{last,best}.safetensors`, `result.json`, curves and
     `report.html`. SIGTERM and Ctrl-C end a run after its step: all processes stop there, the checkpoint is written, and
-    the result says so in `stopped`.
+    `stopped` of the result names the signal.
 
     Args:
         config: the run.
-        callbacks: things of your own that hear of its progress.
-        progress: called after each step with how far the run is; from a thread where the steps are in other processes.
+        callbacks: your own receivers of its progress.
+        progress: called with a report after each step; from a thread if the steps are in other processes.
 
     Raises:
         UsageError: a setting is wrong, or another program is writing to the folder.
@@ -68,14 +67,17 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
     """
     catalogue.find("model", config.model)
     check_loggers(config.loggers)
-    config = _settle(config)
+    config = _resolve_places(config)
     folder = config.output_dir
     last = folder / LAST
-    store = None if config.store is None else Store(config.store, folder)
-    if not config.resume and last.exists():
-        raise UsageError(f"{str(folder)!r} holds a run already. Go on with --resume, or choose another folder.")
-    if not config.resume and store is not None and store.has_run():
-        raise UsageError(f"store={config.store!r} holds a run already. Go on with --resume, or choose another one.")
+    store = None if config.store is None else RunStore(config.store, folder)
+    if not config.resume:
+        if last.exists():
+            raise UsageError(f"{str(folder)!r} holds a run already. Resume it with --resume, or choose another folder.")
+        if store is not None and store.has_run():
+            raise UsageError(
+                f"store={config.store!r} holds a run already. Resume it with --resume, or choose another one."
+            )
     nano = TorchNano(
         num_processes=config.num_processes or None,
         use_ipex=config.use_ipex,
@@ -103,26 +105,28 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
             "boxwright train starts its processes itself. Start it without torchrun or srun, with --num_processes."
         )
     folder.mkdir(parents=True, exist_ok=True)
-    with writing_to(folder), _only_one(folder):
+    busy = UsageError(f"Another run is writing to {str(folder)!r}. Choose another folder.")
+    with writing_to(folder), locked(folder / ".lock", wait_s=0, refusal=busy):
         if config.resume:
             if store is not None and (config.is_elsewhere or not last.exists()):
-                _take_from(store, config)
-            _refuse_other_run(last, config)
+                if not store.has_run():
+                    raise store.nothing_to_resume()
+                store.pull()
+            _compare_settings(last, config)
         plan = nano.plan.lines()
         with _described(folder, {"args.yaml": to_yaml(config), "plan.txt": "\n".join(plan) + "\n"}, store):
             for line in plan:
                 _log.info("%s", line)
             with _packed(config):
                 result = _launch(nano, config, callbacks, progress, store)
-        draw_curves(folder)
         write_report(folder, result.to_dict(), plan)
         if store is not None:
             store.push(("curves.png", "report.html"))
     return result
 
 
-def _settle(config: TrainConfig) -> TrainConfig:
-    """Return the config with places as any process understands them.
+def _resolve_places(config: TrainConfig) -> TrainConfig:
+    """Return the config with paths and URLs that mean the same in every process.
 
     Raises:
         UsageError: there is no folder to ship, or the store is the run's own folder.
@@ -131,11 +135,13 @@ def _settle(config: TrainConfig) -> TrainConfig:
     if not is_url(str(data)):
         data = Path(data).resolve()
         if config.ship and not data.is_dir():
-            raise UsageError(f"ship=true sends a folder, and data={str(data)!r} is none. Name the folder of the set.")
-    lists = {name: file.resolve() for name in ("bf16_ops", "fp32_ops") if (file := getattr(config, name)) is not None}
-    config = replace(config, output_dir=config.output_dir.resolve(), data=data, **lists)
+            raise UsageError(
+                f"ship=true sends a folder, and data={str(data)!r} is not one. Name the folder of the set."
+            )
+    files = {name: file.resolve() for name in ("bf16_ops", "fp32_ops") if (file := getattr(config, name)) is not None}
     if config.ship and config.ckpt is not None:
-        config = replace(config, ckpt=config.ckpt.resolve())
+        files["ckpt"] = config.ckpt.resolve()
+    config = replace(config, output_dir=config.output_dir.resolve(), data=data, **files)
     if store is None:
         return config
     store = locate(store if is_url(store) else Path(store).expanduser().resolve())
@@ -144,22 +150,30 @@ def _settle(config: TrainConfig) -> TrainConfig:
     return replace(config, store=store)
 
 
-def _take_from(store: Store, config: TrainConfig) -> None:
-    """Have the run's files here.
+def _compare_settings(last: Path, config: TrainConfig) -> None:
+    """Compare with the settings of the run to resume, before anything in its folder is written.
 
     Raises:
-        CheckpointError: the store holds no run.
+        CheckpointError: there is no checkpoint, or a setting has changed that a run can't change.
     """
-    if not store.has_run():
-        raise CheckpointError(f"store={config.store!r} holds no run to go on with. Check it, or leave out --resume.")
-    store.pull()
+    before, now = yaml.safe_load(load_checkpoint(last)["config"]), yaml.safe_load(to_yaml(config))
+    changed = sorted({key for key in now if before.get(key) != now[key]} - _FREE)
+    if fixed := [f"{key} was {before.get(key)!r} and is {now[key]!r}" for key in changed if key in _FIXED]:
+        raise CheckpointError(
+            f"This is another run than the one in {str(last.parent.parent)!r}: {', '.join(fixed)}. Use its settings."
+        )
+    if changed:
+        _log.warning(
+            "Changed since the run began: %s. Resuming, but results will not be bit-identical.",
+            ", ".join(f"{key} ({before.get(key)!r}, now {now[key]!r})" for key in changed),
+        )
 
 
 @contextmanager
-def _described(folder: Path, texts: dict[str, str], store: Store | None) -> Iterator[None]:
-    """Have files in the folder that describe the run; those before stay where it fails without having saved anything.
+def _described(folder: Path, texts: dict[str, str], store: RunStore | None) -> Iterator[None]:
+    """Write files that describe the run; restore the former ones if it fails without having saved anything.
 
-    Else a refused `resume` would leave settings behind with which the run can't go on.
+    Otherwise a refused `resume` would leave settings behind that the run can't be resumed with.
     """
     before = {name: (folder / name).read_bytes() for name in texts if (folder / name).exists()}
     saved = _stamp(folder / LAST)
@@ -180,7 +194,7 @@ def _described(folder: Path, texts: dict[str, str], store: Store | None) -> Iter
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """Return what changes whenever a file is written anew; None where there is none."""
+    """Return what changes whenever a file is replaced; None if there is none."""
     if not path.exists():
         return None
     found = path.stat()
@@ -189,7 +203,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 @contextmanager
 def _packed(config: TrainConfig) -> Iterator[None]:
-    """Have the data in one file as long as the launcher needs it."""
+    """Keep the data in one file while the launcher needs it."""
     if not config.ship:
         yield
         return
@@ -206,7 +220,7 @@ def _launch(
     config: TrainConfig,
     callbacks: Sequence[Callback],
     progress: Progress | None,
-    store: Store | None,
+    store: RunStore | None,
 ) -> TrainResult:
     """Run the workers; after a signal, return what they could still finish."""
     if nano.plan.strategy == "none":
@@ -214,40 +228,31 @@ def _launch(
     level = get_logger().getEffectiveLevel()
     written = config.output_dir / RESULT
     written.unlink(missing_ok=True)
-    far = store if config.is_elsewhere else None
+    remote = store if config.is_elsewhere else None  # holds the workers' files, also if they failed
     with _sigterm_raises(), nullcontext() if progress is None else receive(progress) as sender:
         try:
-            with _brought_back(far):
-                return nano.launch(run_worker, config, tuple(callbacks), sender, level)
-        except (KeyboardInterrupt, SystemExit) as asked:
-            # The launcher hands the signal on when all workers are gone. If they went in good order, this is here.
-            if not written.exists():
+            result = nano.launch(run_worker, config, tuple(callbacks), sender, level)
+            if remote is not None:
+                remote.pull()
+            return result
+        except BaseException as ended:
+            if remote is not None:
+                try:
+                    remote.pull()
+                except BoxwrightError as error:  # what ended the run is the error to show
+                    _log.warning("%s", error)
+            # The launcher raises the signal again when all workers have left; if they finished, their result is here.
+            if not isinstance(ended, KeyboardInterrupt | SystemExit) or not written.exists():
                 raise
             result = TrainResult.from_dict(json.loads(written.read_text(encoding="utf-8")))
-            # Workers are always asked with SIGTERM; what this process was asked with is what the user knows.
-            number = signal.SIGINT if isinstance(asked, KeyboardInterrupt) else signal.SIGTERM
+            # Workers always get SIGTERM; the user knows the signal that this process got.
+            number = signal.SIGINT if isinstance(ended, KeyboardInterrupt) else signal.SIGTERM
             return replace(result, stopped=f"signal {number.value}")
 
 
 @contextmanager
-def _brought_back(store: Store | None) -> Iterator[None]:
-    """Have the files here that the workers have left in the store, also where they failed."""
-    try:
-        yield
-    except BaseException:
-        if store is not None:
-            try:
-                store.pull()
-            except BoxwrightError as error:  # what ended the run is the error to be seen
-                _log.warning("%s", error)
-        raise
-    if store is not None:
-        store.pull()
-
-
-@contextmanager
 def _sigterm_raises() -> Iterator[None]:
-    """Turn SIGTERM into an exception where it would end this process, so that the result can still be told."""
+    """Turn SIGTERM into an exception where it would end this process, so that the result can be returned."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -261,33 +266,3 @@ def _sigterm_raises() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _refuse_other_run(last: Path, config: TrainConfig) -> None:
-    """Compare with the settings of the run that is to go on, before anything in its folder is written.
-
-    Raises:
-        CheckpointError: there is nothing to go on from, or a setting that a run can't change is another one.
-    """
-    before, now = yaml.safe_load(load_checkpoint(last)["config"]), yaml.safe_load(to_yaml(config))
-    changed = {key for key in now if before.get(key) != now[key]} - _FREE
-    fixed = sorted(changed & _FIXED)
-    if fixed:
-        told = ", ".join(f"{key} was {before.get(key)!r} and is {now[key]!r}" for key in fixed)
-        raise CheckpointError(
-            f"This is another run than the one in {str(last.parent.parent)!r}: {told}. Use its settings."
-        )
-    if changed:
-        told = ", ".join(f"{key} ({before.get(key)!r}, now {now[key]!r})" for key in sorted(changed))
-        _log.warning("Changed since the run began: %s. It goes on, but not bit by bit.", told)
-
-
-@contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock: two runs in one folder would tear each other's files."""
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UsageError(f"Another run is writing to {str(folder)!r}. Choose another folder.") from error
-        yield

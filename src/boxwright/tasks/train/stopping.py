@@ -1,4 +1,4 @@
-"""When a run stops early or saves in between: signals and the clock, and all processes at the same step."""
+"""When a run stops early or saves in between: on signals and by the clock, in all processes at the same step."""
 
 import signal
 import threading
@@ -14,15 +14,15 @@ from boxwright.accel.nano import TorchNano
 _SAVE_EVERY_S = 300
 
 
-class Wishes(NamedTuple):
-    """What is to be done after a step: stop because of a signal (its number, or 0), save because time has passed."""
+class Requests(NamedTuple):
+    """What to do after a step: stop because of a signal (its number, or 0), save because time has passed."""
 
     stop: int
     save: bool
 
 
-class Watch:
-    """Notes signals and the time since the last checkpoint; what follows is done by all processes after one step.
+class StopAndSave:
+    """Collects signals and the time since the last checkpoint; all processes act on them after the same step.
 
     Call `begin_step` and `end_step` around every step.
     """
@@ -35,11 +35,11 @@ class Watch:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Collect SIGTERM and Ctrl-C instead of dying of them, so that the step ends and a checkpoint is written."""
+        """Collect SIGTERM and Ctrl-C instead of exiting, so that the step ends and a checkpoint is written."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, self._collect) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
         finally:
@@ -47,26 +47,26 @@ class Watch:
                 signal.signal(number, handler)
 
     def begin_step(self) -> None:
-        """Tell the others what this process has noted."""
+        """Send this process's requests to the others."""
         if self._nano.is_distributed:
-            self._agreement.propose(*self._own_wishes())
+            self._agreement.propose(*self._own())
 
-    def end_step(self) -> Wishes:
+    def end_step(self) -> Requests:
         """Return what every process does now."""
         if not self._nano.is_distributed:
-            return self._own_wishes()
+            return self._own()
         stop, save = self._agreement.result()
-        return Wishes(stop, bool(save))
+        return Requests(stop, bool(save))
 
-    def note_saved(self) -> None:
-        """Start the time until the next checkpoint anew."""
+    def restart_clock(self) -> None:
+        """Restart the time until the next checkpoint; call it after each save."""
         self._saved_s = time.perf_counter()
 
-    def _own_wishes(self) -> Wishes:
+    def _own(self) -> Requests:
         due = self._nano.is_global_zero and time.perf_counter() - self._saved_s > _SAVE_EVERY_S
-        return Wishes(self._signals[0] if self._signals else 0, due)
+        return Requests(self._signals[0] if self._signals else 0, due)
 
-    def _note(self, number: int, _frame: FrameType | None) -> None:
+    def _collect(self, number: int, _frame: FrameType | None) -> None:
         if self._signals and number == signal.SIGINT:  # a second Ctrl-C means now
             raise KeyboardInterrupt
         self._signals.append(number)

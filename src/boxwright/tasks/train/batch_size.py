@@ -40,7 +40,7 @@ def choose_batch(
     """Return the largest power of two up to 64 that fits the memory and the set, shared by the processes.
 
     Raises:
-        UsageError: not even one image a process fits.
+        UsageError: not even one image per process fits.
     """
     each, fits = _count_fitting(model, size_hw, free_bytes, processes, precision)
     batch = processes
@@ -55,7 +55,7 @@ def choose_batch(
     return batch
 
 
-def tell_what_fits(
+def explain_overflow(
     model: nn.Module,
     size_hw: tuple[int, int],
     free_bytes: int,
@@ -65,7 +65,7 @@ def tell_what_fits(
     accumulate: int,
     precision: Precision,
 ) -> str:
-    """Return the sentence for a batch that turned out too large: what fits instead."""
+    """Return the error message for a batch that is too large: what fits instead."""
     each, fits = _count_fitting(model, size_hw, free_bytes, processes, precision)
     at_once = batch // accumulate
     doubt = ", so by this count it would have fitted: something else takes the memory" if fits >= at_once else ""
@@ -88,7 +88,7 @@ def tell_what_fits(
 def _count_fitting(
     model: nn.Module, size_hw: tuple[int, int], free_bytes: int, processes: int, precision: Precision
 ) -> tuple[int, int]:
-    """Return what one image takes, and how many images fit over all processes."""
+    """Return how many bytes one image takes, and how many images fit over all processes."""
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     fixed = processes * weights * 4  # weights, gradients, momentum, average
     each = int(bytes_per_image(model, size_hw, precision) * 1.5)  # activations' gradients live beside the activations

@@ -10,8 +10,7 @@ import pytest
 from support.shared import ROOT
 
 from boxwright.core.errors import MissingDependencyError, UsageError
-from boxwright.tasks.train.logbook import Callback, JsonLines, ResultsCsv
-from boxwright.tasks.train.loggers import make_callbacks
+from boxwright.tasks.train.loggers import Callback, JsonLines, ResultsCsv, make_callbacks
 
 FAKES = ROOT / "tests" / "support" / "fake_loggers"
 
@@ -92,7 +91,7 @@ def test_wandb_stays_offline_unless_somebody_decides(tmp_path: Path, fakes: tupl
 def test_a_logger_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="Did you mean 'mlflow'"):
         make_callbacks(tmp_path, ["mlfow"], resume_at=None)
-    monkeypatch.setattr("boxwright.tasks.train.loggers.find_spec", lambda _name: None)
+    monkeypatch.setattr("boxwright.tasks.train.loggers.missing_packages", lambda names: names)
     with pytest.raises(MissingDependencyError, match="pip install wandb"):
         make_callbacks(tmp_path, ["wandb"], resume_at=None)
     assert not list(tmp_path.iterdir()), "nothing is begun for a run that can't be logged"

@@ -7,7 +7,7 @@ import pytest
 
 from boxwright.accel import places
 from boxwright.core.errors import CheckpointError
-from boxwright.tasks.train.store import Store, take_settings
+from boxwright.tasks.train.run_store import RunStore
 
 
 @pytest.fixture(params=["path", "file", "memory"])
@@ -40,13 +40,13 @@ def listed(place: str) -> list[str]:
 
 def test_a_run_comes_back_on_another_machine(tmp_path: Path, place: str):
     here, there = make_run(tmp_path / "here", "1"), tmp_path / "there"
-    store = Store(place, here)
+    store = RunStore(place, here)
     assert not store.has_run()
     store.push()
     assert store.has_run()
     assert listed(place) == ["args.yaml", "metrics.jsonl", "weights/best.safetensors", "weights/last.pt"]
 
-    other = Store(place, there)
+    other = RunStore(place, there)
     other.pull()
     assert (there / "weights" / "last.pt").read_text() == "1 weights/last.pt"
     assert sorted(p.name for p in there.rglob("*") if p.is_file()) == [
@@ -64,9 +64,9 @@ def test_only_what_has_changed_is_copied_and_the_checkpoint_before_is_kept(
         copied.append(local.name)
         put(local, to, keep=keep)
 
-    monkeypatch.setattr("boxwright.tasks.train.store.put", count)
+    monkeypatch.setattr("boxwright.tasks.train.run_store.put", count)
     here = make_run(tmp_path / "here", "1")
-    store = Store(place, here)
+    store = RunStore(place, here)
     store.push()
     assert copied[-1] == "last.pt"
     copied.clear()
@@ -74,7 +74,7 @@ def test_only_what_has_changed_is_copied_and_the_checkpoint_before_is_kept(
     store.push()
     assert copied == ["last.pt"]
 
-    other = Store(place, tmp_path / "there")
+    other = RunStore(place, tmp_path / "there")
     other.pull_checkpoint()
     weights = tmp_path / "there" / "weights"
     assert [(p.name, p.read_text()) for p in sorted(weights.iterdir())] == [
@@ -87,7 +87,7 @@ def test_only_what_has_changed_is_copied_and_the_checkpoint_before_is_kept(
 
 def test_a_copy_that_is_torn_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     here = make_run(tmp_path / "here", "1")
-    store = Store(f"{tmp_path}/far", here)
+    store = RunStore(f"{tmp_path}/far", here)
     store.push()
     system = fsspec.filesystem("file")
 
@@ -102,7 +102,7 @@ def test_a_copy_that_is_torn_is_not_there(tmp_path: Path, monkeypatch: pytest.Mo
             store.push()
         store.try_push()  # a warning
 
-    other = Store(f"{tmp_path}/far", tmp_path / "there")
+    other = RunStore(f"{tmp_path}/far", tmp_path / "there")
     other.pull()
     assert (tmp_path / "there" / "weights" / "last.pt").read_text() == "1 weights/last.pt"
     store.push()
@@ -114,7 +114,7 @@ def test_a_copy_that_is_torn_is_not_there(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_one_before_counts_as_a_run_where_a_copy_stopped_half_way(tmp_path: Path, place: str):
-    store = Store(place, make_run(tmp_path / "here", "1"))
+    store = RunStore(place, make_run(tmp_path / "here", "1"))
     store.push()
     system, path = fsspec.core.url_to_fs(place)
     system.mv(f"{path}/weights/last.pt", f"{path}/weights/last.previous.pt")
@@ -122,8 +122,8 @@ def test_the_one_before_counts_as_a_run_where_a_copy_stopped_half_way(tmp_path: 
 
 
 def test_settings_come_from_the_store(tmp_path: Path, place: str):
-    with pytest.raises(CheckpointError, match="holds no run to go on with"):
-        take_settings(place, tmp_path / "new")
-    Store(place, make_run(tmp_path / "here", "1")).push()
-    take_settings(place, tmp_path / "new")
+    with pytest.raises(CheckpointError, match="holds no run to resume"):
+        RunStore(place, tmp_path / "new").pull_settings()
+    RunStore(place, make_run(tmp_path / "here", "1")).push()
+    RunStore(place, tmp_path / "new").pull_settings()
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["args.yaml"]

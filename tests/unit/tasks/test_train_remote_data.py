@@ -13,9 +13,8 @@ import fsspec
 import pytest
 
 from boxwright.core.errors import DataError, MissingDependencyError
-from boxwright.tasks.train import fetch as fetching
 from boxwright.tasks.train.archive import pack, unpack
-from boxwright.tasks.train.fetch import fetch, unpack_once
+from boxwright.tasks.train.remote_data import fetch, unpack_once
 
 
 @pytest.fixture(autouse=True)
@@ -79,14 +78,15 @@ def test_archives_are_unpacked_also_where_one_folder_holds_all(folder: Path, tmp
 
 
 def test_several_processes_fetch_once(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    fetched: list[str] = []
-    bring = fetching._bring
+    fetched: list[Any] = []
+    system = type(fsspec.filesystem("file"))
+    get = system.get
 
-    def count(*args: Any) -> None:
-        fetched.append(args[-1])
-        bring(*args)
+    def count(self: Any, *args: Any) -> None:
+        fetched.append(args)
+        get(self, *args)
 
-    monkeypatch.setattr(fetching, "_bring", count)
+    monkeypatch.setattr(system, "get", count)
     found: list[Path] = []
     threads = [threading.Thread(target=lambda: found.append(fetch(f"file://{folder}"))) for _ in range(4)]
     for thread in threads:

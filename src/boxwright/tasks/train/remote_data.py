@@ -1,6 +1,5 @@
-"""Where a run's data are: a path, what the engine has carried here, or a URL that is fetched once a machine."""
+"""Where a run's data are on this machine: at a path, sent here by the engine, or fetched from a URL once."""
 
-import fcntl
 import hashlib
 import json
 import os
@@ -13,27 +12,27 @@ from typing import Any
 
 from boxwright.accel.places import is_url, open_place
 from boxwright.core.errors import DataError
+from boxwright.core.files import locked
 from boxwright.core.log import get_logger
 from boxwright.data.formats.layout import find_layout
 from boxwright.launchers.files import carried_file
 from boxwright.launchers.folder import cache_folder
 from boxwright.tasks.train.archive import SUFFIXES, inside, unpack
 from boxwright.tasks.train.config import TrainConfig
+from boxwright.tasks.train.run_store import file_marks
 
 _log = get_logger(__name__)
 SHIPPED = ".data.tar"
 """The name of the packed data set, in the run's folder and in the launcher's files."""
 
 _AT_ONCE = 256
-# What file systems call the state of a file; those that are there must stay as they are.
-_MARKS = ("size", "mtime", "LastModified", "last_modified", "updated", "created", "ETag", "etag", "md5Hash")
 
 
 def open_data(config: TrainConfig) -> Path:
     """Return where the data of a run are on this machine, once they are there.
 
     Raises:
-        DataError: the URL can't be read, or what it holds can't be unpacked.
+        DataError: the URL can't be read, or its content can't be unpacked.
         MissingDependencyError: the URL needs a package that is not installed.
     """
     if config.ship:
@@ -44,24 +43,19 @@ def open_data(config: TrainConfig) -> Path:
 
 
 def unpack_once(archive: Path) -> Path:
-    """Return the folder that an archive was unpacked to, beside it; one process does it, and the archive is gone then.
-
-    Raises:
-        DataError: it can't be unpacked.
-    """
+    """Return the folder that an archive was unpacked to, beside it; one process unpacks and empties the archive."""
     folder = archive.with_name(f"{archive.name}.folder")
-    with _alone(archive.with_name(f"{archive.name}.lock")):
+    with locked(archive.with_name(f"{archive.name}.lock")):
         if not folder.exists():
             part = archive.with_name(f"{archive.name}.part")
             unpack(archive, part)
             part.rename(folder)
-            # The name stays, so that others still find what was carried; the room is free.
-            os.truncate(archive, 0)
+            os.truncate(archive, 0)  # frees the space; other processes still look for the name
     return folder
 
 
 def fetch(url: str) -> Path:
-    """Return the folder with what a URL holds: a folder, or a tar or zip file of one.
+    """Return a local copy of what a URL holds: a folder, or a tar or zip file of one.
 
     It is kept in `data` of the cache (`~/.cache/boxwright`, moved by BOXWRIGHT_CACHE) and fetched again when it has
     changed. Several processes of a machine fetch it once.
@@ -73,18 +67,18 @@ def fetch(url: str) -> Path:
     system, path = open_place(url, DataError)
     with _reading(url):
         found = _list(system, path, url)
-    marks = {name: {key: str(info[key]) for key in _MARKS if key in info} for name, info in found.items()}
+    marks = {name: file_marks(info) for name, info in found.items()}
     token = hashlib.sha256(json.dumps([url, marks], sort_keys=True).encode()).hexdigest()[:24]
     root = cache_folder("data")
     root.mkdir(parents=True, exist_ok=True)
     folder = root / token
-    with _alone(root / f"{token}.lock"):
+    with locked(root / f"{token}.lock"):
         if not folder.exists():
-            for old in root.glob(f"{token}.*.part"):  # whoever wrote it was killed: the lock is ours
+            for old in root.glob(f"{token}.*.part"):  # its writer was killed: the lock is ours
                 shutil.rmtree(old)
             part = Path(tempfile.mkdtemp(dir=root, prefix=f"{token}.", suffix=".part"))
             try:
-                _bring(system, path, found, part / "set", url)
+                _download(system, path, found, part / "set", url)
                 (part / "set").rename(folder)
             finally:
                 shutil.rmtree(part)
@@ -92,7 +86,7 @@ def fetch(url: str) -> Path:
 
 
 def _list(system: Any, path: str, url: str) -> dict[str, dict[str, Any]]:
-    """Return the files below a URL by their names there; an archive alone under its own name."""
+    """Return the files below a URL by their relative names; an archive under its own name."""
     system.invalidate_cache()
     info = system.info(path)
     if info["type"] != "directory":
@@ -102,32 +96,31 @@ def _list(system: Any, path: str, url: str) -> dict[str, dict[str, Any]]:
             )
         return {PurePosixPath(path).name: info}
     found = system.find(path, detail=True)
-    start = PurePosixPath(path)
-    listed = {str(inside(str(PurePosixPath(name).relative_to(start)), url)): one for name, one in found.items()}
+    listed = {str(inside(str(PurePosixPath(name).relative_to(path)), url)): one for name, one in found.items()}
     if not listed:
         raise DataError(f"The folder {url!r} is empty. Check the address.")
     return listed
 
 
-def _bring(system: Any, path: str, found: dict[str, dict[str, Any]], folder: Path, url: str) -> None:
+def _download(system: Any, path: str, found: dict[str, dict[str, Any]], folder: Path, url: str) -> None:
     size = sum(int(info.get("size") or 0) for info in found.values())
     _log.info("Fetching %s: %d files, %.1f MB, into %s.", url, len(found), size / 1e6, folder.parent.parent)
     if path.endswith(SUFFIXES) and list(found) == [PurePosixPath(path).name]:
         archive = folder.with_name("archive")
         with _reading(url):
             system.get_file(path, str(archive))
-        unpack(archive, folder, told=url)
+        unpack(archive, folder, name=url)
         archive.unlink()
         return
     names = sorted(found)
-    for place in sorted({(folder / name).parent for name in names}):
+    for place in {(folder / name).parent for name in names}:
         place.mkdir(parents=True, exist_ok=True)
     for start in range(0, len(names), _AT_ONCE):
-        some = names[start : start + _AT_ONCE]
+        group = names[start : start + _AT_ONCE]
         with _reading(url):
-            system.get([found[name]["name"] for name in some], [str(folder / name) for name in some])
+            system.get([found[name]["name"] for name in group], [str(folder / name) for name in group])
     if missing := [name for name in names if not (folder / name).is_file()]:
-        raise DataError(f"{missing[0]!r} of {url!r} could not be fetched. Start again once nobody writes there.")
+        raise DataError(f"{missing[0]!r} of {url!r} could not be fetched. Start again when nobody writes there.")
 
 
 def _find_root(folder: Path) -> Path:
@@ -157,11 +150,3 @@ def _reading(url: str) -> Iterator[None]:
             f"{url!r} can't be fetched: {error}. Check the rights of this user, and the room in "
             f"{str(cache_folder('data'))!r} (BOXWRIGHT_CACHE moves it)."
         ) from error
-
-
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """Be the only process of this machine that makes something, once whoever does so now is done."""
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
