@@ -28,7 +28,7 @@ from boxwright.data.cache import TileCache
 from boxwright.data.dataset import DetectionDataset
 from boxwright.data.formats import read_records
 from boxwright.data.loader import Loader
-from boxwright.data.recipe import AugmentRecipe, recipe_for
+from boxwright.data.policy import AugmentPolicy, policy_for
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes
 from boxwright.data.threads import map_threads
@@ -44,8 +44,8 @@ PER_ROUND = 25
 class Original:
     """The published pipeline, one plain step after the other."""
 
-    def __init__(self, records: Records, size_hw: tuple[int, int], recipe: AugmentRecipe, *, cached: bool) -> None:
-        self.records, self.size_hw, self.recipe = records, size_hw, recipe
+    def __init__(self, records: Records, size_hw: tuple[int, int], policy: AugmentPolicy, *, cached: bool) -> None:
+        self.records, self.size_hw, self.policy = records, size_hw, policy
         self.random = random.Random(0)
         self.labels = []
         for i in range(len(records)):
@@ -74,10 +74,10 @@ class Original:
 
     def sample(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Return one training sample."""
-        if self.random.random() >= self.recipe.mosaic_prob:
+        if self.random.random() >= self.policy.mosaic_prob:
             return self.finished(*self.pull(index))
         image, labels = self.mosaic(index)
-        if self.recipe.mixup_prob and len(labels):
+        if self.policy.mixup_prob and len(labels):
             image, labels = self.mixed(image, labels)
         return self.finished(image, labels)
 
@@ -100,11 +100,11 @@ class Original:
             parts.append(labels)
         labels = np.concatenate(parts)
         labels[:, :4] = labels[:, :4].clip(0, (2 * width, 2 * height) * 2)
-        recipe = self.recipe
-        turn = cv2.getRotationMatrix2D((0, 0), uniform(-recipe.degrees, recipe.degrees), uniform(*recipe.scale))
-        shears = [math.tan(math.radians(uniform(-recipe.shear, recipe.shear))) for _ in range(2)]
+        policy = self.policy
+        turn = cv2.getRotationMatrix2D((0, 0), uniform(-policy.degrees, policy.degrees), uniform(*policy.scale))
+        shears = [math.tan(math.radians(uniform(-policy.shear, policy.shear))) for _ in range(2)]
         matrix = np.stack((turn[0] + shears[0] * turn[1], turn[1] + shears[1] * turn[0]))
-        reach = recipe.translate
+        reach = policy.translate
         matrix[:, 2] = uniform(-reach, reach) * width, uniform(-reach, reach) * height
         image = cv2.warpAffine(canvas, matrix, (width, height), borderValue=(PAD, PAD, PAD))
         corners = np.ones((4 * len(labels), 3))
@@ -118,7 +118,7 @@ class Original:
     def mixed(self, image: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return an image blended with another one."""
         height, width = self.size_hw
-        scale, mirrored = self.random.uniform(*self.recipe.mixup_scale), self.random.random() < 0.5
+        scale, mirrored = self.random.uniform(*self.policy.mixup_scale), self.random.random() < 0.5
         index = self.random.randrange(len(self.records))
         while not len(self.labels[index]):
             index = self.random.randrange(len(self.records))
@@ -145,15 +145,15 @@ class Original:
     def finished(self, image: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return colours changed, mirrored, letterboxed, as float32 channels first."""
         kept_image, kept_labels = image.copy(), labels.copy()  # for the case that no box is left
-        if self.random.random() < self.recipe.hsv_prob:
-            gains = [self.random.uniform(-g, g) * self.random.randint(0, 1) for g in self.recipe.hsv_gains]
+        if self.random.random() < self.policy.hsv_prob:
+            gains = [self.random.uniform(-g, g) * self.random.randint(0, 1) for g in self.policy.hsv_gains]
             shift = np.array(gains).astype(np.int16)
             hsv = cv2.cvtColor(image, cv2.COLOR_BGR2HSV).astype(np.int16)
             hsv[..., 0] = (hsv[..., 0] + shift[0]) % 180
             hsv[..., 1] = np.clip(hsv[..., 1] + shift[1], 0, 255)
             hsv[..., 2] = np.clip(hsv[..., 2] + shift[2], 0, 255)
             cv2.cvtColor(hsv.astype(np.uint8), cv2.COLOR_HSV2BGR, dst=image)
-        if self.random.random() < self.recipe.flip_prob:
+        if self.random.random() < self.policy.flip_prob:
             image = image[:, ::-1]
             labels[:, [0, 2]] = image.shape[1] - labels[:, [2, 0]]
         targets = self.targets(labels)
@@ -174,9 +174,9 @@ class Original:
         return targets[(targets[:, 3:] > 1).all(axis=1)]
 
 
-def ours(records: Records, size_hw: tuple[int, int], recipe: AugmentRecipe, tiles: TileSource) -> Callable[[], object]:
+def ours(records: Records, size_hw: tuple[int, int], policy: AugmentPolicy, tiles: TileSource) -> Callable[[], object]:
     """Return a function that makes the next sample, in the order of training."""
-    dataset = DetectionDataset(records, size_hw, recipe=recipe, tiles=tiles)
+    dataset = DetectionDataset(records, size_hw, policy=policy, tiles=tiles)
     places: Iterator[tuple[int, int]] = (
         (epoch, int(index)) for epoch in itertools.count() for index in dataset.order(epoch)
     )
@@ -184,24 +184,24 @@ def ours(records: Records, size_hw: tuple[int, int], recipe: AugmentRecipe, tile
 
 
 def measure(records: Records, model: str, size_hw: tuple[int, int], rounds: int, folder: Path) -> None:
-    recipe = recipe_for(model)
+    policy = policy_for(model)
     large = records.select(np.arange(max(LARGE, len(records))) % len(records))
     ram = TileCache.in_ram(FileTiles(records, size_hw))
     list(map_threads(ram.tile, len(records), workers=2))
     disk = TileCache.on_disk(FileTiles(records, size_hw), folder=folder, threads=2)
-    files, anywhere = FileTiles(large, size_hw), replace(recipe, partner_window=None)
-    plain = {cached: Original(records, size_hw, recipe, cached=cached) for cached in (False, True)}
+    files, anywhere = FileTiles(large, size_hw), replace(policy, partner_window=None)
+    plain = {cached: Original(records, size_hw, policy, cached=cached) for cached in (False, True)}
     order = itertools.cycle(np.random.default_rng(0).permutation(len(records)).tolist())
     makers: dict[str, Callable[[], object]] = {
         "original, no cache": lambda: plain[False].sample(next(order)),
         "original, RAM cache": lambda: plain[True].sample(next(order)),
-        "boxwright, no cache": ours(large, size_hw, recipe, TileCache(files)),
+        "boxwright, no cache": ours(large, size_hw, policy, TileCache(files)),
         "boxwright, no cache, partners from the whole set": ours(large, size_hw, anywhere, files),
-        "boxwright, disk cache": ours(records, size_hw, recipe, disk),
-        "boxwright, RAM cache": ours(records, size_hw, recipe, ram),
+        "boxwright, disk cache": ours(records, size_hw, policy, disk),
+        "boxwright, RAM cache": ours(records, size_hw, policy, ram),
     }
     times: dict[str, list[float]] = {name: [] for name in makers}
-    for _ in range(2 * (recipe.partner_window or 0)):
+    for _ in range(2 * (policy.partner_window or 0)):
         makers["boxwright, no cache"]()  # until the window of recent images is full, as it is but for the first seconds
     for maker in makers.values():
         maker()
@@ -218,7 +218,7 @@ def measure(records: Records, model: str, size_hw: tuple[int, int], rounds: int,
     for name, value in middle.items():
         print(f"{name:50}{value:8.2f}{base / value:14.2f}{cached / value:18.2f}")
     print(f"RAM cache: {tile_bytes(records, size_hw).mean() / 1e6:.2f} MB an image, holds {len(ram)} of {len(records)}")
-    dataset = DetectionDataset(records, size_hw, recipe=replace(recipe, multiscale=None), tiles=ram)
+    dataset = DetectionDataset(records, size_hw, policy=replace(policy, multiscale=None), tiles=ram)
     for workers in (1, 2):
         print(f"loader, RAM cache, {workers} worker(s): {throughput(dataset, workers, rounds):.0f} samples a second")
 
@@ -244,7 +244,7 @@ def resident_mb() -> float:
 def soak(records: Records, samples: int) -> None:
     """Load many samples with 2 workers and print how much memory the process holds."""
     large = records.select(np.arange(max(LARGE, len(records))) % len(records))
-    dataset = DetectionDataset(large, (416, 416), recipe=recipe_for("yolox_tiny"))
+    dataset = DetectionDataset(large, (416, 416), policy=policy_for("yolox_tiny"))
     with Loader(dataset, batch_size=16, workers=2, infinite=True, max_boxes=120) as loader:
         step = max(samples // 16 // 10, 1)
         for number, _ in enumerate(loader, start=1):

@@ -28,7 +28,7 @@ from boxwright.data.cache import open_cache
 from boxwright.data.dataset import DetectionDataset
 from boxwright.data.formats import read_records
 from boxwright.data.loader import Loader
-from boxwright.data.recipe import recipe_for
+from boxwright.data.policy import policy_for
 from boxwright.detector.loss import yolox_loss
 from boxwright.detector.sizes import SIZES
 from boxwright.detector.yolox import build
@@ -94,7 +94,7 @@ def pipeline_rate(data: Path, model: str, batch: int, batches: int, kind: Litera
     device, size_hw = CudaDevice(), SIZES[model].input_hw
     records = read_records(data)
     tiles = open_cache("ram", records, size_hw)
-    dataset = DetectionDataset(records, size_hw, recipe=recipe_for(model), tiles=tiles)
+    dataset = DetectionDataset(records, size_hw, policy=policy_for(model), tiles=tiles)
     for index in range(len(records)):
         tiles.tile(index)
     workers = max(1, min(torch.get_num_threads() - 2, 16))

@@ -22,7 +22,7 @@ import torch
 
 from boxwright.core.timing import hardware_line
 from boxwright.data.formats import read_records, write_records
-from boxwright.data.recipe import recipe_for
+from boxwright.data.policy import policy_for
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes
 from boxwright.detector.sizes import SIZES
@@ -37,7 +37,7 @@ class PlainSet(torch.utils.data.Dataset):  # type: ignore[type-arg]
     """The plain pipeline as a torch data set."""
 
     def __init__(self, records: Records, model: str) -> None:
-        self.source = Original(records, SIZES[model].input_hw, recipe_for(model), cached=False)
+        self.source = Original(records, SIZES[model].input_hw, policy_for(model), cached=False)
 
     def __len__(self) -> int:
         return 1 << 20

@@ -11,7 +11,7 @@ from boxwright.accel.schedule import WarmupCosine
 from boxwright.core.types import Precision
 from boxwright.data.dataset import DetectionDataset
 from boxwright.data.loader import Loader
-from boxwright.data.recipe import recipe_for
+from boxwright.data.policy import policy_for
 from boxwright.data.synthetic import generate_scenes
 from boxwright.detector.assign import Truths, assign
 from boxwright.detector.loss import yolox_loss
@@ -34,7 +34,7 @@ Batches = list[tuple[Tensor, Tensor]]
 @pytest.fixture(scope="module")
 def batches(tmp_path_factory: pytest.TempPathFactory) -> Batches:
     records = generate_scenes(tmp_path_factory.mktemp("scenes"), images=80, seed=0, size_hw=SIZE_HW)
-    dataset = DetectionDataset(records, SIZE_HW, recipe=replace(recipe_for("yolox_nano").no_aug(), multiscale=None))
+    dataset = DetectionDataset(records, SIZE_HW, policy=replace(policy_for("yolox_nano").no_aug(), multiscale=None))
     with Loader(dataset, batch_size=4, workers=1, max_boxes=32) as loader:
         return [(torch.from_numpy(b.images.copy()), torch.from_numpy(b.targets)) for b in loader][:STEPS]
 

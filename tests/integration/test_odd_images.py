@@ -14,7 +14,7 @@ from boxwright.data.check import check_records
 from boxwright.data.dataset import DetectionDataset
 from boxwright.data.formats import read_records
 from boxwright.data.loader import Loader
-from boxwright.data.recipe import recipe_for
+from boxwright.data.policy import policy_for
 from boxwright.data.records import Records
 
 GOOD = ("plain.jpg", "sixteen bits.png", "cmyk.jpg", "grey.jpg", "ünïcødé 猫.jpg", "huge.jpg", "alpha.png")
@@ -55,7 +55,7 @@ def test_an_epoch_of_training_goes_through_and_names_the_bad_ones(
     odd_set: Records, workers: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = sorted(os.listdir(odd_set.root))
-    dataset = DetectionDataset(odd_set, (96, 96), recipe=recipe_for("yolox_nano"))
+    dataset = DetectionDataset(odd_set, (96, 96), policy=policy_for("yolox_nano"))
     with Loader(dataset, batch_size=2, workers=workers, drop_last=False) as loader:
         batches = list(loader)
     assert sum(len(batch) for batch in batches) == len(odd_set)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from boxwright.data.recipe import AugmentRecipe
+from boxwright.data.policy import AugmentPolicy
 from boxwright.data.tile import Tile
 from boxwright.vision.letterbox import PAD_VALUE, fit_hw, paste
 
@@ -39,14 +39,14 @@ class Scratch:
         return buffer[:count].reshape(shape)
 
 
-def draw_hsv_shift(rng: Generator, recipe: AugmentRecipe) -> tuple[int, int, int]:
+def draw_hsv_shift(rng: Generator, policy: AugmentPolicy) -> tuple[int, int, int]:
     """Return the steps to add to hue, saturation and value; each is left alone half of the time."""
     chance, *draws = rng.random(7).tolist()
-    if chance >= recipe.hsv_prob:
+    if chance >= policy.hsv_prob:
         return 0, 0, 0
     hue, saturation, value = (
         int((2 * amount - 1) * gain) if chosen < 0.5 else 0
-        for amount, chosen, gain in zip(draws[:3], draws[3:], recipe.hsv_gains, strict=True)
+        for amount, chosen, gain in zip(draws[:3], draws[3:], policy.hsv_gains, strict=True)
     )
     return hue, saturation, value
 
@@ -106,10 +106,10 @@ class Mixup:
     at_xy: tuple[float, float]
 
 
-def draw_mixup(rng: Generator, recipe: AugmentRecipe) -> Mixup:
+def draw_mixup(rng: Generator, policy: AugmentPolicy) -> Mixup:
     """Return how the second image is to be laid over the first."""
     u_scale, u_flip, at_x, at_y = rng.random(4).tolist()
-    low, high = recipe.mixup_scale
+    low, high = policy.mixup_scale
     return Mixup(low + u_scale * (high - low), u_flip < 0.5, (at_x, at_y))
 
 

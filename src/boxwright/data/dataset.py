@@ -26,8 +26,8 @@ from boxwright.data.augment import (
 )
 from boxwright.data.cache import TileCache
 from boxwright.data.mosaic import CORNERS, draw_mosaic, place_rows, render_mosaic, warp_rows
+from boxwright.data.policy import AugmentPolicy
 from boxwright.data.randomness import Purpose, stream
-from boxwright.data.recipe import AugmentRecipe
 from boxwright.data.records import Records
 from boxwright.data.tile import FileTiles, Tile, TileSource
 
@@ -55,7 +55,7 @@ class DetectionDataset:
     Args:
         records: the images and boxes. Crowds are not targets.
         size_hw: the network's input size, multiples of 32.
-        recipe: how to augment.
+        policy: how to augment.
         seed: of all random numbers.
         tiles: a cache made for the same records and size; by default files are read, and only the last few kept.
 
@@ -69,7 +69,7 @@ class DetectionDataset:
         records: Records,
         size_hw: tuple[int, int],
         *,
-        recipe: AugmentRecipe,
+        policy: AugmentPolicy,
         seed: int = 0,
         tiles: TileSource | None = None,
     ) -> None:
@@ -84,7 +84,7 @@ class DetectionDataset:
             )
         self.records = records
         self.size_hw = size_hw
-        self.recipe = recipe
+        self.policy = policy
         self.seed = seed
         self.tiles: TileSource = TileCache(FileTiles(records, size_hw)) if tiles is None else tiles
         self.bad_images: dict[int, str] = {}
@@ -97,9 +97,9 @@ class DetectionDataset:
     def __len__(self) -> int:
         return len(self.records)
 
-    def with_recipe(self, recipe: AugmentRecipe) -> "DetectionDataset":
-        """Return the same set with another recipe, for the next phase of a run; images and cache are shared."""
-        other = DetectionDataset(self.records, self.size_hw, recipe=recipe, seed=self.seed, tiles=self.tiles)
+    def with_policy(self, policy: AugmentPolicy) -> "DetectionDataset":
+        """Return the same set with another policy, for the next phase of a run; images and cache are shared."""
+        other = DetectionDataset(self.records, self.size_hw, policy=policy, seed=self.seed, tiles=self.tiles)
         other.bad_images, other._lock = self.bad_images, self._lock
         return other
 
@@ -132,15 +132,15 @@ class DetectionDataset:
         rng = stream(self.seed, Purpose.SAMPLE, epoch, index)
         # Every choice is drawn, needed or not, so that later draws do not depend on it.
         u_mosaic, u_flip = rng.random(2).tolist()
-        shift = draw_hsv_shift(rng, self.recipe)
-        joined = u_mosaic < self.recipe.mosaic_prob
+        shift = draw_hsv_shift(rng, self.policy)
+        joined = u_mosaic < self.policy.mosaic_prob
         if joined:
             inner, rows, width = out, self._mosaic(rng, epoch, index, out), float(out.shape[1])
         else:
             inner, rows, width = self._single(index, out)
         # Only where the image is: padding stays grey, and at the right.
         shift_hsv(inner, shift, self._space())
-        if u_flip < self.recipe.flip_prob:
+        if u_flip < self.policy.flip_prob:
             flip(inner, rows, width)
         return Sample(out, to_targets(rows if joined else keep_visible(rows, (out.shape[0], out.shape[1]))))
 
@@ -155,22 +155,22 @@ class DetectionDataset:
     def _mosaic(self, rng: Generator, epoch: int, index: int, out: Image) -> Rows:
         """Write a mosaic of four images, perhaps blended with a fifth, to `out` and return its boxes."""
         scratch = self._space()
-        mosaic = draw_mosaic(rng, self.recipe, self.size_hw)
-        mixup = draw_mixup(rng, self.recipe)
+        mosaic = draw_mosaic(rng, self.policy, self.size_hw)
+        mixup = draw_mixup(rng, self.policy)
         u_mixup, *others = rng.random(len(CORNERS)).tolist()
         indices = [index, *self._partners(epoch, index, others)]
         found = {corner: self._readable(indices[corner]) for corner in mosaic.visible_corners()}
         render_mosaic(mosaic, {corner: tile for corner, (_, tile) in found.items()}, out, scratch)
         on_canvas = [place_rows(mosaic, corner, tile, self._rows_of(i, tile)) for corner, (i, tile) in found.items()]
         rows = warp_rows(mosaic, np.concatenate([self._rows[:0], *on_canvas]), (out.shape[0], out.shape[1]))
-        if u_mixup < self.recipe.mixup_prob and len(self._labelled):
+        if u_mixup < self.policy.mixup_prob and len(self._labelled):
             partner, tile = self._readable(self._labelled_partner(rng, epoch, index))
             rows = np.concatenate((rows, mix(out, tile, self._rows_of(partner, tile), mixup, scratch)))
         return rows
 
     def _partners(self, epoch: int, index: int, draws: Sequence[float]) -> list[int]:
         """Return an image for each number in [0, 1)."""
-        window = self.recipe.partner_window
+        window = self.policy.partner_window
         if window is None:
             return [int(u * len(self)) for u in draws]
         order, place = self._order_and_place(epoch)

@@ -58,11 +58,11 @@ class Loader:
 
     Example:
         >>> from tempfile import TemporaryDirectory
-        >>> from boxwright.data.recipe import recipe_for
+        >>> from boxwright.data.policy import policy_for
         >>> from boxwright.data.synthetic import generate_scenes
         >>> with TemporaryDirectory() as folder:
         ...     records = generate_scenes(folder, images=5, seed=0, size_hw=(64, 64))
-        ...     dataset = DetectionDataset(records, (64, 64), recipe=recipe_for("yolox_nano").no_aug())
+        ...     dataset = DetectionDataset(records, (64, 64), policy=policy_for("yolox_nano").no_aug())
         ...     with Loader(dataset, batch_size=2, workers=1) as loader:
         ...         shapes = [batch.images.shape[0] for batch in loader]
         ...         shapes, loader.position
@@ -106,7 +106,7 @@ class Loader:
         if worker_kind == "threads":
             self._workers = SampleWorkers(dataset, workers)
         else:
-            height, width = dataset.recipe.largest_hw(dataset.size_hw)
+            height, width = dataset.policy.largest_hw(dataset.size_hw)
             self._workers = ForkedWorkers(
                 dataset, workers, batch_bytes=batch_size * height * width * 3, prefetch=prefetch
             )
@@ -187,7 +187,7 @@ class Loader:
                 return
             # All processes draw the same size.
             rng = stream(self.dataset.seed, Purpose.SIZE, position.epoch, position.batch // _SIZE_BATCHES)
-            size_hw = self.dataset.recipe.batch_size_hw(self.dataset.size_hw, float(rng.random()))
+            size_hw = self.dataset.policy.batch_size_hw(self.dataset.size_hw, float(rng.random()))
             self._pending.append(self._workers.begin(position, self._indices(position).tolist(), size_hw))
 
     def _indices(self, position: Position) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from boxwright.data.augment import Image, Rows, Scratch, clip_to, keep_visible
-from boxwright.data.recipe import AugmentRecipe
+from boxwright.data.policy import AugmentPolicy
 from boxwright.data.tile import Tile
 from boxwright.vision.letterbox import PAD_VALUE
 
@@ -59,19 +59,19 @@ class Mosaic:
         ]
 
 
-def draw_mosaic(rng: Generator, recipe: AugmentRecipe, size_hw: tuple[int, int]) -> Mosaic:
+def draw_mosaic(rng: Generator, policy: AugmentPolicy, size_hw: tuple[int, int]) -> Mosaic:
     """Return where four images meet and how the whole is warped."""
     height, width = size_hw
     u = rng.random(8).tolist()
     centre_xy = int((0.5 + u[0]) * width), int((0.5 + u[1]) * height)
-    angle = math.radians((2 * u[2] - 1) * recipe.degrees)
-    scale = recipe.scale[0] + u[3] * (recipe.scale[1] - recipe.scale[0])
-    shear_x = math.tan(math.radians((2 * u[4] - 1) * recipe.shear))
-    shear_y = math.tan(math.radians((2 * u[5] - 1) * recipe.shear))
+    angle = math.radians((2 * u[2] - 1) * policy.degrees)
+    scale = policy.scale[0] + u[3] * (policy.scale[1] - policy.scale[0])
+    shear_x = math.tan(math.radians((2 * u[4] - 1) * policy.shear))
+    shear_y = math.tan(math.radians((2 * u[5] - 1) * policy.shear))
     cos, sin = scale * math.cos(angle), scale * math.sin(angle)
     a, b, c, d = cos - shear_x * sin, sin + shear_x * cos, shear_y * cos - sin, shear_y * sin + cos
-    x, y = (2 * u[6] - 1) * recipe.translate * width, (2 * u[7] - 1) * recipe.translate * height
-    if recipe.anchor == "centre":
+    x, y = (2 * u[6] - 1) * policy.translate * width, (2 * u[7] - 1) * policy.translate * height
+    if policy.anchor == "centre":
         # The middle of the canvas goes to the middle of the output, before the shift.
         x += width / 2 - a * width - b * height
         y += height / 2 - c * width - d * height

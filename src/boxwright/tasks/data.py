@@ -17,7 +17,7 @@ from boxwright.data.check.report import CheckReport
 from boxwright.data.dataset import DetectionDataset
 from boxwright.data.formats import Format, given_splits, read_records, write_records
 from boxwright.data.loader import Loader
-from boxwright.data.recipe import recipe_for
+from boxwright.data.policy import policy_for
 from boxwright.data.records import Records
 from boxwright.data.split import split_records
 from boxwright.data.stats import Stats, compute_stats
@@ -114,13 +114,13 @@ def preview_set(
     seed: int = 0,
     no_aug: bool = False,
 ) -> list[Path]:
-    """Draw batches as training with this model's recipe sees them, a picture a batch, and return their paths."""
+    """Draw batches as training with this model's policy sees them, a picture a batch, and return their paths."""
     model = normalise_name(model)
     catalogue.find("model", model)
-    recipe = recipe_for(model)
+    policy = policy_for(model)
     records = read_records(data, split=split, format=format)
     dataset = DetectionDataset(
-        records, size_hw or SIZES[model].input_hw, recipe=recipe.no_aug() if no_aug else recipe, seed=seed
+        records, size_hw or SIZES[model].input_hw, policy=policy.no_aug() if no_aug else policy, seed=seed
     )
     folder.mkdir(parents=True, exist_ok=True)
     pictures: list[Path] = []

@@ -15,8 +15,8 @@ from boxwright.data.augment import (
     shift_hsv,
     to_targets,
 )
+from boxwright.data.policy import AugmentPolicy
 from boxwright.data.randomness import Purpose, stream
-from boxwright.data.recipe import AugmentRecipe
 from boxwright.data.synthetic import draw_scene
 from boxwright.data.tile import Tile
 from boxwright.vision.letterbox import letterbox
@@ -64,8 +64,8 @@ def test_colours_of_a_part_leave_the_rest_alone(scratch: Scratch) -> None:
 
 
 def test_drawn_shifts_reach_their_gains_and_are_zero_half_of_the_time() -> None:
-    recipe = AugmentRecipe(hsv_gains=(5, 30, 30))
-    shifts = np.array([draw_hsv_shift(stream(0, Purpose.SAMPLE, 0, i), recipe) for i in range(2000)])
+    policy = AugmentPolicy(hsv_gains=(5, 30, 30))
+    shifts = np.array([draw_hsv_shift(stream(0, Purpose.SAMPLE, 0, i), policy) for i in range(2000)])
     assert np.abs(shifts).max(axis=0).tolist() == [4, 29, 29]
     assert shifts.min(axis=0).tolist() == [-4, -29, -29]
     # Of the other half a fifth (hue) or a thirtieth rounds to zero.
@@ -73,8 +73,8 @@ def test_drawn_shifts_reach_their_gains_and_are_zero_half_of_the_time() -> None:
 
 
 def test_a_probability_of_zero_never_shifts() -> None:
-    recipe = AugmentRecipe(hsv_prob=0.0)
-    assert {draw_hsv_shift(stream(0, Purpose.SAMPLE, 0, i), recipe) for i in range(50)} == {(0, 0, 0)}
+    policy = AugmentPolicy(hsv_prob=0.0)
+    assert {draw_hsv_shift(stream(0, Purpose.SAMPLE, 0, i), policy) for i in range(50)} == {(0, 0, 0)}
 
 
 def test_flip_mirrors_pixels_and_boxes() -> None:
@@ -136,7 +136,7 @@ def test_mixup_is_half_and_half_with_padding_and_black_beyond(scratch: Scratch) 
 
 
 def test_drawn_mixups_stay_in_range() -> None:
-    drawn = [draw_mixup(stream(0, Purpose.SAMPLE, 0, i), AugmentRecipe(mixup_scale=(0.5, 1.5))) for i in range(500)]
+    drawn = [draw_mixup(stream(0, Purpose.SAMPLE, 0, i), AugmentPolicy(mixup_scale=(0.5, 1.5))) for i in range(500)]
     scales = [d.scale for d in drawn]
     assert 0.5 <= min(scales) < 0.51
     assert 1.49 < max(scales) < 1.5

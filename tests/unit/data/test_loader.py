@@ -13,12 +13,12 @@ from boxwright.core.errors import UsageError
 from boxwright.data.batch import Batch, Position
 from boxwright.data.dataset import DetectionDataset
 from boxwright.data.loader import Loader
-from boxwright.data.recipe import recipe_for
+from boxwright.data.policy import policy_for
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes
 
 SIZE = (64, 96)
-FULL = recipe_for("yolox_s")
+FULL = policy_for("yolox_s")
 FIXED = replace(FULL, multiscale=None)
 
 
@@ -29,7 +29,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
 
 @pytest.fixture
 def training(records: Records) -> DetectionDataset:
-    return DetectionDataset(records, SIZE, recipe=FULL, seed=11)
+    return DetectionDataset(records, SIZE, policy=FULL, seed=11)
 
 
 def take(dataset: DetectionDataset, batches: int, **options: Any) -> list[Batch]:
@@ -71,7 +71,7 @@ def test_other_processes_make_the_same_batches(training: DetectionDataset, tmp_p
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from test_loader import *\n"
         "from boxwright.data.formats.coco import read_coco\n"
-        "dataset = DetectionDataset(read_coco(sys.argv[2]), SIZE, recipe=FULL, seed=11)\n"
+        "dataset = DetectionDataset(read_coco(sys.argv[2]), SIZE, policy=FULL, seed=11)\n"
         "print(digest(take(dataset, 5, batch_size=2, rank=int(sys.argv[3]), world_size=2)))\n"
     )
     root = training.records.root.parent
@@ -98,7 +98,7 @@ def test_a_run_resumed_in_mid_epoch_goes_on_bit_for_bit(training: DetectionDatas
         for _, _ in zip(range(stop), loader, strict=False):
             pass
         position = loader.position
-    again = DetectionDataset(training.records, SIZE, recipe=FULL, seed=11)
+    again = DetectionDataset(training.records, SIZE, policy=FULL, seed=11)
     rest = take(again, 15 - stop, workers=workers, start=tuple(position))
     assert digest(rest) == digest(whole[stop:])
 
@@ -137,7 +137,7 @@ def test_a_batch_larger_than_the_set_works(training: DetectionDataset, drop_last
 
 
 def test_a_set_of_one_image_works(records: Records) -> None:
-    dataset = DetectionDataset(records.select([3]), SIZE, recipe=FULL)
+    dataset = DetectionDataset(records.select([3]), SIZE, policy=FULL)
     batches = take(dataset, 5, batch_size=8, world_size=2, rank=1)
     assert ids(batches) == [[3]] * 5
 
@@ -179,7 +179,7 @@ def test_batches_change_size_every_ten_and_all_ranks_agree(training: DetectionDa
 def test_more_boxes_than_the_fixed_number_are_counted_and_said_once(
     records: Records, caplog: pytest.LogCaptureFixture
 ) -> None:
-    dataset = DetectionDataset(records, SIZE, recipe=replace(FIXED, scale=(0.4, 0.5)), seed=1)
+    dataset = DetectionDataset(records, SIZE, policy=replace(FIXED, scale=(0.4, 0.5)), seed=1)
     whole = take(dataset, 5)
     with Loader(dataset, batch_size=4, max_boxes=3, infinite=True) as loader:
         cut = [batch for _, batch in zip(range(5), loader, strict=False)]

@@ -22,8 +22,8 @@ from boxwright.data.cache import TileCache, open_cache
 from boxwright.data.dataset import DetectionDataset, Sample
 from boxwright.data.forks import processes_can_work
 from boxwright.data.loader import Loader
+from boxwright.data.policy import AugmentPolicy, policy_for
 from boxwright.data.recent import TileRing
-from boxwright.data.recipe import AugmentRecipe, recipe_for
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes
 from boxwright.data.tile import FileTiles, Tile
@@ -31,7 +31,7 @@ from boxwright.data.tile import FileTiles, Tile
 pytestmark = pytest.mark.skipif(not processes_can_work(), reason="needs Linux on x86")
 
 SIZE = (64, 96)
-FULL = recipe_for("yolox_s")
+FULL = policy_for("yolox_s")
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_batches_are_those_of_threads(
 ) -> None:
     folder = tmp_path if cache == "disk" else None
     tiles = open_cache(cache, records, SIZE, folder=folder)
-    dataset = DetectionDataset(records, SIZE, recipe=FULL, seed=11, tiles=tiles)
+    dataset = DetectionDataset(records, SIZE, policy=FULL, seed=11, tiles=tiles)
     expected = take(dataset, 25, batch_size=batch_size, workers=1)
     # All are kept, which is more than the shared memory holds.
     found = take(dataset, 25, batch_size=batch_size, workers=workers, worker_kind="processes")
@@ -86,7 +86,7 @@ def test_batches_are_those_of_threads(
 
 
 def test_memory_is_used_again_only_when_nobody_has_it(records: Records) -> None:
-    dataset = DetectionDataset(records, SIZE, recipe=FULL, seed=11)
+    dataset = DetectionDataset(records, SIZE, policy=FULL, seed=11)
     expected = [batch.images.copy() for batch in take(dataset, 14, batch_size=4, workers=1)]
     with Loader(dataset, batch_size=4, workers=2, worker_kind="processes", infinite=True) as loader:
         kept = []
@@ -102,9 +102,9 @@ def test_memory_is_used_again_only_when_nobody_has_it(records: Records) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ram", "none"])
-@pytest.mark.parametrize(("recipe", "most"), [(FULL.no_aug(), 28), (FULL, 40)], ids=["alone", "mosaic"])
+@pytest.mark.parametrize(("policy", "most"), [(FULL.no_aug(), 28), (FULL, 40)], ids=["alone", "mosaic"])
 def test_what_one_process_has_read_is_there_for_all(
-    records: Records, tmp_path: Path, kind: str, recipe: AugmentRecipe, most: int
+    records: Records, tmp_path: Path, kind: str, policy: AugmentPolicy, most: int
 ) -> None:
     log = tmp_path / "read"
 
@@ -116,7 +116,7 @@ def test_what_one_process_has_read_is_there_for_all(
 
     files = Counting(records, SIZE)
     dataset = DetectionDataset(
-        records, SIZE, recipe=recipe, tiles=TileCache.in_ram(files) if kind == "ram" else TileCache(files)
+        records, SIZE, policy=policy, tiles=TileCache.in_ram(files) if kind == "ram" else TileCache(files)
     )
     take(dataset, 44, batch_size=1, workers=3, worker_kind="processes")  # two epochs
     read = log.read_text().split()
@@ -126,7 +126,7 @@ def test_what_one_process_has_read_is_there_for_all(
 
 def test_a_ram_cache_outlives_its_processes(records: Records) -> None:
     cache = TileCache.in_ram(FileTiles(records, SIZE))
-    dataset = DetectionDataset(records, SIZE, recipe=FULL.no_aug(), tiles=cache)
+    dataset = DetectionDataset(records, SIZE, policy=FULL.no_aug(), tiles=cache)
     take(dataset, 22, batch_size=1, workers=2, worker_kind="processes")
     assert len(cache) == 22
 
@@ -181,8 +181,8 @@ def test_a_slot_whose_writer_was_killed_is_read_from_its_file_and_written_again(
 
 
 def test_two_loaders_at_once_share_a_ram_cache(records: Records) -> None:
-    expected = take(DetectionDataset(records, SIZE, recipe=FULL, seed=11), 15, batch_size=4, workers=1)
-    dataset = DetectionDataset(records, SIZE, recipe=FULL, seed=11, tiles=open_cache("ram", records, SIZE))
+    expected = take(DetectionDataset(records, SIZE, policy=FULL, seed=11), 15, batch_size=4, workers=1)
+    dataset = DetectionDataset(records, SIZE, policy=FULL, seed=11, tiles=open_cache("ram", records, SIZE))
     options: dict[str, Any] = {"batch_size": 4, "workers": 2, "worker_kind": "processes", "infinite": True}
     with Loader(dataset, **options) as first, Loader(dataset, **options) as second:
         for theirs, ours, other in zip(expected, first, second, strict=False):
@@ -205,7 +205,7 @@ class Faulty(DetectionDataset):
 
 
 def test_a_failure_names_the_sample(records: Records, children: Children) -> None:
-    dataset = Faulty(records, SIZE, recipe=FULL)
+    dataset = Faulty(records, SIZE, policy=FULL)
     with Loader(dataset, batch_size=4, workers=2, worker_kind="processes", drop_last=False) as loader:
         with pytest.raises(WorkerError, match=r"'000007.jpg' \(image 7, epoch 0\).*ZeroDivisionError"):
             list(loader)
@@ -220,7 +220,7 @@ def test_a_failure_names_the_sample(records: Records, children: Children) -> Non
 
 
 def test_a_killed_process_is_an_error_that_says_what_to_do(records: Records, children: Children) -> None:
-    dataset = Faulty(records, SIZE, recipe=FULL)
+    dataset = Faulty(records, SIZE, policy=FULL)
     dataset.kills = True
     with Loader(dataset, batch_size=4, workers=2, worker_kind="processes", drop_last=False) as loader:
         for _ in range(2):
@@ -239,7 +239,7 @@ class Slow(DetectionDataset):
 
 @pytest.mark.parametrize("batches", [1, 2], ids=["a batch is pending", "none is pending"])
 def test_closing_after_a_worker_was_killed_does_not_hang(records: Records, children: Children, batches: int) -> None:
-    loader = Loader(Slow(records, SIZE, recipe=FULL), batch_size=11, workers=2, worker_kind="processes")
+    loader = Loader(Slow(records, SIZE, policy=FULL), batch_size=11, workers=2, worker_kind="processes")
     for _ in range(batches):  # of two in an epoch
         next(iter(loader))
     children()[0].kill()
@@ -250,7 +250,7 @@ def test_closing_after_a_worker_was_killed_does_not_hang(records: Records, child
 
 
 def test_batches_before_the_one_that_killed_a_worker_are_not_lost(records: Records, children: Children) -> None:
-    dataset = Faulty(records, SIZE, recipe=FULL.no_aug())
+    dataset = Faulty(records, SIZE, policy=FULL.no_aug())
     order = dataset.order(0).tolist()
     dataset.kills, dataset.faulty = True, order[7]
     with Loader(dataset, batch_size=2, workers=1, worker_kind="processes", prefetch=4) as loader:
@@ -265,7 +265,7 @@ def test_batches_before_the_one_that_killed_a_worker_are_not_lost(records: Recor
 
 def test_a_signal_to_all_leaves_workers_until_the_loader_is_closed(records: Records, children: Children) -> None:
     loader = Loader(
-        DetectionDataset(records, SIZE, recipe=FULL), batch_size=4, workers=2, worker_kind="processes", infinite=True
+        DetectionDataset(records, SIZE, policy=FULL), batch_size=4, workers=2, worker_kind="processes", infinite=True
     )
     for child in children():
         child.terminate()
@@ -290,13 +290,13 @@ def test_processes_that_cannot_be_started_are_an_error_and_leave_none(
 
     monkeypatch.setattr(os, "fork", fork_twice)
     with pytest.raises(WorkerError, match="could not be started"):
-        Loader(DetectionDataset(records, SIZE, recipe=FULL), batch_size=4, workers=4, worker_kind="processes")
+        Loader(DetectionDataset(records, SIZE, policy=FULL), batch_size=4, workers=4, worker_kind="processes")
     wait_until_gone(children)
 
 
 def test_a_bad_image_of_a_batch_that_was_left_is_named(tmp_path: Path) -> None:
     records = generate_scenes(tmp_path, images=12, seed=5, size_hw=(80, 120))
-    dataset = DetectionDataset(records, SIZE, recipe=FULL.no_aug())
+    dataset = DetectionDataset(records, SIZE, policy=FULL.no_aug())
     bad = int(dataset.order(0)[2])
     records.path(bad).write_bytes(b"")
     with Loader(dataset, batch_size=2, workers=1, worker_kind="processes", prefetch=3) as loader:
@@ -320,7 +320,7 @@ def test_they_are_not_kept_to_the_core_that_openmp_gives_the_calling_thread(
     bound.start()
     try:
         os.sched_setaffinity(0, cores[:1])
-        with Loader(DetectionDataset(records, SIZE, recipe=FULL), batch_size=4, workers=2, worker_kind="processes"):
+        with Loader(DetectionDataset(records, SIZE, policy=FULL), batch_size=4, workers=2, worker_kind="processes"):
             assert affinities(children) == {frozenset(cores)}
         assert os.sched_getaffinity(0) == set(cores[:1])
     finally:
@@ -333,7 +333,7 @@ def test_bad_images_are_named_in_the_parent_once(tmp_path: Path, caplog: pytest.
     records = generate_scenes(tmp_path, images=12, seed=5, size_hw=(80, 120))
     for index in (2, 9):
         records.path(index).write_bytes(b"")
-    dataset = DetectionDataset(records, SIZE, recipe=FULL)
+    dataset = DetectionDataset(records, SIZE, policy=FULL)
     with Loader(dataset, batch_size=3, workers=3, worker_kind="processes") as loader:
         assert [len(batch) for _ in range(3) for batch in loader] == [3] * 12
     assert sorted(dataset.bad_images) == [2, 9]
@@ -344,7 +344,7 @@ def test_nothing_readable_is_a_data_error(tmp_path: Path) -> None:
     records = generate_scenes(tmp_path, images=3, seed=5, size_hw=(80, 120))
     for index in range(3):
         records.path(index).write_bytes(b"")
-    dataset = DetectionDataset(records, SIZE, recipe=FULL)
+    dataset = DetectionDataset(records, SIZE, policy=FULL)
     with (
         Loader(dataset, batch_size=2, workers=1, worker_kind="processes") as loader,
         pytest.raises(DataError, match="None of the 3 images"),
@@ -353,7 +353,7 @@ def test_nothing_readable_is_a_data_error(tmp_path: Path) -> None:
 
 
 def test_closing_leaves_no_process_even_in_mid_epoch(records: Records, children: Children) -> None:
-    dataset = DetectionDataset(records, SIZE, recipe=FULL)
+    dataset = DetectionDataset(records, SIZE, policy=FULL)
     loader = Loader(dataset, batch_size=4, workers=3, worker_kind="processes", infinite=True)
     next(iter(loader))
     assert len(children()) == 3
@@ -366,9 +366,9 @@ import sys
 from boxwright.data.dataset import DetectionDataset
 from boxwright.data.loader import Loader
 from boxwright.data.recent import TileRing
-from boxwright.data.recipe import recipe_for
+from boxwright.data.policy import policy_for
 from boxwright.data.synthetic import generate_scenes
-dataset = DetectionDataset(generate_scenes(sys.argv[1], images=4, seed=0), (64, 64), recipe=recipe_for("yolox_s"))
+dataset = DetectionDataset(generate_scenes(sys.argv[1], images=4, seed=0), (64, 64), policy=policy_for("yolox_s"))
 for number, batch in enumerate(Loader(dataset, batch_size=2, workers=2, worker_kind="processes", infinite=True)):
     if number == 3:
         print("ready", flush=True)
@@ -402,7 +402,7 @@ def test_they_end_with_the_process_that_they_work_for(tmp_path: Path, how: signa
 
 
 def test_what_does_not_go_together_is_refused(records: Records) -> None:
-    dataset = DetectionDataset(records, SIZE, recipe=FULL)
+    dataset = DetectionDataset(records, SIZE, policy=FULL)
     with pytest.raises(UsageError, match=r"Unknown worker_kind 'fibres'. Choose from: threads, processes"):
         Loader(dataset, batch_size=2, worker_kind="fibres")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="workers=0"):

@@ -11,12 +11,12 @@ import pytest
 from boxwright.core.errors import DataError, UsageError, WorkerError
 from boxwright.data.dataset import DetectionDataset, Sample
 from boxwright.data.loader import Loader
-from boxwright.data.recipe import recipe_for
+from boxwright.data.policy import policy_for
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes
 
 SIZE = (64, 96)
-FULL = recipe_for("yolox_s")
+FULL = policy_for("yolox_s")
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
 
 @pytest.fixture
 def training(records: Records) -> DetectionDataset:
-    return DetectionDataset(records, SIZE, recipe=FULL, seed=11)
+    return DetectionDataset(records, SIZE, policy=FULL, seed=11)
 
 
 class FaultyDataset(DetectionDataset):
@@ -40,7 +40,7 @@ class FaultyDataset(DetectionDataset):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_failure_in_a_worker_names_the_sample(records: Records, workers: int) -> None:
-    dataset = FaultyDataset(records, SIZE, recipe=FULL)
+    dataset = FaultyDataset(records, SIZE, policy=FULL)
     with Loader(dataset, batch_size=4, workers=workers, drop_last=False) as loader:
         with pytest.raises(WorkerError, match=r"'000007.jpg' \(image 7, epoch 0\).*ZeroDivisionError") as caught:
             list(loader)
@@ -60,7 +60,7 @@ def broken_copy(records: Records, folder: Path, broken: list[int]) -> Records:
 
 
 def test_bad_images_do_not_stop_training(records: Records, tmp_path: Path) -> None:
-    dataset = DetectionDataset(broken_copy(records, tmp_path, [2, 9]), SIZE, recipe=FULL)
+    dataset = DetectionDataset(broken_copy(records, tmp_path, [2, 9]), SIZE, policy=FULL)
     runs = []
     for workers in (0, 3):
         with Loader(dataset, batch_size=4, workers=workers, infinite=True) as loader:
@@ -71,7 +71,7 @@ def test_bad_images_do_not_stop_training(records: Records, tmp_path: Path) -> No
 
 
 def test_a_set_of_bad_images_only_ends_training_with_a_data_error(records: Records, tmp_path: Path) -> None:
-    dataset = DetectionDataset(broken_copy(records, tmp_path, list(range(22))), SIZE, recipe=FULL)
+    dataset = DetectionDataset(broken_copy(records, tmp_path, list(range(22))), SIZE, policy=FULL)
     with Loader(dataset, batch_size=4) as loader, pytest.raises(DataError, match="None of the 22 images"):
         list(loader)
 
@@ -107,7 +107,7 @@ def test_no_more_batches_are_under_way_than_allowed(records: Records) -> None:
             made.append(index)
             return super().sample(epoch, index, **options)
 
-    with Loader(Counting(records, SIZE, recipe=FULL), batch_size=2, workers=2, prefetch=3, infinite=True) as loader:
+    with Loader(Counting(records, SIZE, policy=FULL), batch_size=2, workers=2, prefetch=3, infinite=True) as loader:
         batches = iter(loader)
         for taken in range(1, 6):
             next(batches)

@@ -10,17 +10,17 @@ from support.shared import shared_path
 
 from boxwright.data.augment import Scratch
 from boxwright.data.mosaic import CORNERS, Mosaic, draw_mosaic, place_rows, place_tile, render_mosaic, warp_rows
+from boxwright.data.policy import AugmentPolicy
 from boxwright.data.randomness import Purpose, stream
-from boxwright.data.recipe import AugmentRecipe
 from boxwright.data.synthetic import draw_scene
 from boxwright.data.tile import Tile
 
 SIZE = (96, 128)
-RECIPES = [AugmentRecipe(), AugmentRecipe(anchor="centre"), AugmentRecipe(scale=(0.5, 1.5), degrees=45, shear=20)]
+POLICIES = [AugmentPolicy(), AugmentPolicy(anchor="centre"), AugmentPolicy(scale=(0.5, 1.5), degrees=45, shear=20)]
 
 
-def drawn(recipe: AugmentRecipe, i: int, size_hw: tuple[int, int] = SIZE) -> Mosaic:
-    return draw_mosaic(stream(0, Purpose.SAMPLE, 0, i), recipe, size_hw)
+def drawn(policy: AugmentPolicy, i: int, size_hw: tuple[int, int] = SIZE) -> Mosaic:
+    return draw_mosaic(stream(0, Purpose.SAMPLE, 0, i), policy, size_hw)
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +50,11 @@ def test_tiles_lie_where_the_reference_puts_them() -> None:
         assert place_tile(mosaic, corner, (height, width)) == (tuple(covered), tuple(part)), key
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_pixels_equal_those_of_a_warped_canvas(recipe: AugmentRecipe, tiles: dict[int, Tile]) -> None:
+@pytest.mark.parametrize("policy", POLICIES)
+def test_pixels_equal_those_of_a_warped_canvas(policy: AugmentPolicy, tiles: dict[int, Tile]) -> None:
     scratch, out = Scratch(), np.empty((*SIZE, 3), np.uint8)
     for i in range(60):
-        mosaic = drawn(recipe, i)
+        mosaic = drawn(policy, i)
         canvas = plain_canvas(mosaic, tiles)
         expected = cv2.warpAffine(canvas, mosaic.matrix, SIZE[::-1], borderValue=(114, 114, 114))
         render_mosaic(mosaic, {c: tiles[c] for c in mosaic.visible_corners()}, out, scratch)
@@ -78,9 +78,9 @@ def test_another_size_is_the_same_view_resized() -> None:
 
 def test_a_tile_that_is_left_out_as_invisible_would_not_show(tiles: dict[int, Tile]) -> None:
     hidden = 0
-    for recipe in RECIPES:
+    for policy in POLICIES:
         for i in range(60):
-            mosaic = drawn(recipe, i)
+            mosaic = drawn(policy, i)
             for corner in set(CORNERS) - set(mosaic.visible_corners()):
                 hidden += 1
                 white = Tile(np.full((*SIZE, 3), 255, np.uint8), SIZE)
@@ -98,11 +98,11 @@ def test_a_mosaic_out_of_sight_is_padding(tiles: dict[int, Tile]) -> None:
     assert (out == 114).all()
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_boxes_are_those_around_the_warped_corners(recipe: AugmentRecipe) -> None:
+@pytest.mark.parametrize("policy", POLICIES)
+def test_boxes_are_those_around_the_warped_corners(policy: AugmentPolicy) -> None:
     rng = np.random.default_rng(3)
     for i in range(40):
-        mosaic = drawn(recipe, i)
+        mosaic = drawn(policy, i)
         low = rng.uniform(-20, 200, (12, 2))
         rows = np.column_stack((low, low + rng.uniform(1, 90, (12, 2)), np.arange(12))).astype(np.float32)
         expected = []
@@ -132,8 +132,8 @@ def test_boxes_follow_their_tile_to_the_canvas() -> None:
 
 
 def test_drawn_mosaics_cover_the_ranges_of_the_recipe() -> None:
-    recipe = AugmentRecipe(degrees=10, shear=0, scale=(0.1, 2.0), translate=0.1)
-    mosaics = [drawn(recipe, i) for i in range(1500)]
+    policy = AugmentPolicy(degrees=10, shear=0, scale=(0.1, 2.0), translate=0.1)
+    mosaics = [drawn(policy, i) for i in range(1500)]
     centres = np.array([m.centre_xy for m in mosaics])
     assert (centres.min(axis=0) < (66, 50)).all()
     assert (centres.min(axis=0) >= (64, 48)).all()
@@ -151,6 +151,6 @@ def test_drawn_mosaics_cover_the_ranges_of_the_recipe() -> None:
 
 
 def test_the_centre_anchor_keeps_the_middle_in_the_middle() -> None:
-    recipe = AugmentRecipe(anchor="centre", translate=0.0)
+    policy = AugmentPolicy(anchor="centre", translate=0.0)
     for i in range(20):
-        assert np.allclose(drawn(recipe, i).matrix @ (128, 96, 1), (64, 48))
+        assert np.allclose(drawn(policy, i).matrix @ (128, 96, 1), (64, 48))

@@ -10,7 +10,7 @@ import torch
 from boxwright.core import catalogue
 from boxwright.core.errors import MissingDependencyError, UsageError
 from boxwright.core.types import Precision
-from boxwright.data.recipe import AugmentRecipe, recipe_for
+from boxwright.data.policy import AugmentPolicy, policy_for
 from boxwright.detector.yolox import build
 from boxwright.devices.cuda import CudaDevice
 from boxwright.devices.hpu import HpuDevice
@@ -94,10 +94,10 @@ def test_variables_are_those_of_the_device_only(monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.parametrize(("model", "size"), [("yolox_nano", 416), ("yolox_s", 640), ("yolox_nano", 64)])
 def test_few_sizes_are_spread_over_the_range_and_hold_the_input_size(model: str, size: int) -> None:
-    whole, few = recipe_for(model), recipe_for(model).with_fewer_sizes(4)
+    whole, few = policy_for(model), policy_for(model).with_fewer_sizes(4)
 
-    def sizes(recipe: AugmentRecipe) -> list[int]:
-        return sorted({recipe.batch_size_hw((size, size), u / 1000)[0] for u in range(1000)})
+    def sizes(policy: AugmentPolicy) -> list[int]:
+        return sorted({policy.batch_size_hw((size, size), u / 1000)[0] for u in range(1000)})
 
     assert size in sizes(few)
     assert len(sizes(few)) <= 4

@@ -16,7 +16,7 @@ from boxwright.data.dataset import DetectionDataset
 from boxwright.data.forks import processes_can_work
 from boxwright.data.formats import read_records, with_names
 from boxwright.data.loader import Loader
-from boxwright.data.recipe import AugmentRecipe, recipe_for
+from boxwright.data.policy import AugmentPolicy, policy_for
 from boxwright.data.records import Records
 from boxwright.data.split import read_splits
 from boxwright.data.tile import tile_bytes
@@ -78,17 +78,17 @@ def leave_out_bad(nano: TorchNano, records: Records, held_out: Records, config: 
     return records.select(keep) if bad else records
 
 
-def choose_recipe(config: TrainConfig, *, multiscale: bool, most_sizes: int | None = None) -> AugmentRecipe:
-    """Return how images are changed, as the model's recipe and the config say, in at most so many sizes."""
-    recipe = recipe_for(config.model) if config.mosaic else recipe_for(config.model).no_aug()
+def choose_policy(config: TrainConfig, *, multiscale: bool, most_sizes: int | None = None) -> AugmentPolicy:
+    """Return how images are changed, as the model's policy and the config say, in at most so many sizes."""
+    policy = policy_for(config.model) if config.mosaic else policy_for(config.model).no_aug()
     if not config.augment:
-        recipe = replace(recipe.no_aug(), hsv_prob=0.0, flip_prob=0.0, multiscale=None)
-    recipe = recipe if multiscale else replace(recipe, multiscale=None)
-    return recipe if most_sizes is None else recipe.with_fewer_sizes(most_sizes)
+        policy = replace(policy.no_aug(), hsv_prob=0.0, flip_prob=0.0, multiscale=None)
+    policy = policy if multiscale else replace(policy, multiscale=None)
+    return policy if most_sizes is None else policy.with_fewer_sizes(most_sizes)
 
 
 def make_dataset(
-    nano: TorchNano, records: Records, size_hw: tuple[int, int], recipe: AugmentRecipe, config: TrainConfig
+    nano: TorchNano, records: Records, size_hw: tuple[int, int], policy: AugmentPolicy, config: TrainConfig
 ) -> DetectionDataset:
     """Return the training samples over the cache that the config names."""
     kind, limit_bytes = config.cache, None
@@ -107,7 +107,7 @@ def make_dataset(
         processes=nano.world_size,
         limit_bytes=limit_bytes if kind == "ram" else None,
     )
-    return DetectionDataset(records, size_hw, recipe=recipe, seed=config.seed, tiles=tiles)
+    return DetectionDataset(records, size_hw, policy=policy, seed=config.seed, tiles=tiles)
 
 
 def make_loader(

@@ -31,7 +31,7 @@ from boxwright.launchers.files import carried_file
 from boxwright.tasks.train.batch_size import choose_batch, explain_overflow
 from boxwright.tasks.train.checkpoints import Checkpoints, RunState
 from boxwright.tasks.train.config import Schedule, TrainConfig
-from boxwright.tasks.train.data import choose_recipe, leave_out_bad, make_dataset, make_loader, read_sets
+from boxwright.tasks.train.data import choose_policy, leave_out_bad, make_dataset, make_loader, read_sets
 from boxwright.tasks.train.full_disk import is_full, writing_to
 from boxwright.tasks.train.loggers import Callback, make_callbacks
 from boxwright.tasks.train.nan_guard import NanGuard
@@ -117,8 +117,8 @@ class Training:
         self._class_weights = None if weights is None else weights.to(nano.device)
         self.schedule = Schedule.of(config, max(len(self.records) // self.batch, 1))
         self._learning_rates = self.schedule.learning_rates(config, self.batch)
-        recipe = choose_recipe(config, multiscale=self.schedule.multiscale, most_sizes=nano.hardware.most_sizes)
-        self.dataset = make_dataset(nano, self.records, self.size_hw, recipe, config)
+        policy = choose_policy(config, multiscale=self.schedule.multiscale, most_sizes=nano.hardware.most_sizes)
+        self.dataset = make_dataset(nano, self.records, self.size_hw, policy, config)
         self.average = WeightAverage(
             network, base=self.schedule.ema_base, ramp=self.schedule.ema_ramp, move=nano.hardware.average
         )
@@ -171,7 +171,7 @@ class Training:
             _clear_frames(error)
             message = explain_overflow(
                 build(self.config.model, self.spec.num_classes),
-                self.dataset.recipe.largest_hw(self.size_hw),
+                self.dataset.policy.largest_hw(self.size_hw),
                 self._free_bytes,
                 processes=self.nano.world_size,
                 batch=self.batch,
@@ -195,7 +195,7 @@ class Training:
         with self._stop_and_save.listening():
             while self.state.step < self.schedule.total_steps and not stopped:
                 last_phase = self.schedule.in_last_phase(self.state.step)
-                dataset = self.dataset.with_recipe(self.dataset.recipe.no_aug()) if last_phase else self.dataset
+                dataset = self.dataset.with_policy(self.dataset.policy.no_aug()) if last_phase else self.dataset
                 batch = self.batch // self._parts
                 with make_loader(self.nano, dataset, batch, self.config, self.state.position) as loader:
                     for losses in self._steps(loader):

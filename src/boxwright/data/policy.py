@@ -1,4 +1,4 @@
-"""How strongly training images are changed: `AugmentRecipe`, and the numbers of each model."""
+"""How strongly training images are changed: `AugmentPolicy`, and the numbers of each model."""
 
 import math
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ Anchor = Literal["corner", "centre"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AugmentRecipe:
+class AugmentPolicy:
     """How strongly training images are changed. Angles are in degrees, shifts in parts of the input size.
 
     Attributes:
@@ -36,7 +36,7 @@ class AugmentRecipe:
         multiscale_stride: of these steps only every so many are taken, counted from the input size.
 
     Example:
-        >>> recipe_for("yolox_nano").no_aug().mosaic_prob
+        >>> policy_for("yolox_nano").no_aug().mosaic_prob
         0.0
     """
 
@@ -79,15 +79,15 @@ class AugmentRecipe:
         if self.multiscale_stride < 1:
             raise UsageError(f"multiscale_stride={self.multiscale_stride!r} is no step. Use 1 or more.")
 
-    def no_aug(self) -> "AugmentRecipe":
-        """Return the recipe of the last epochs: colours, flip and batch sizes stay, mosaic and mixup are off."""
+    def no_aug(self) -> "AugmentPolicy":
+        """Return the policy of the last epochs: colours, flip and batch sizes stay, mosaic and mixup are off."""
         return replace(self, mosaic_prob=0.0, mixup_prob=0.0)
 
-    def with_fewer_sizes(self, most: int) -> "AugmentRecipe":
-        """Return the recipe with at most so many sizes of batches, spread over the same range.
+    def with_fewer_sizes(self, most: int) -> "AugmentPolicy":
+        """Return the policy with at most so many sizes of batches, spread over the same range.
 
         Example:
-            >>> AugmentRecipe(multiscale=(-5, 5)).with_fewer_sizes(4).multiscale_stride
+            >>> AugmentPolicy(multiscale=(-5, 5)).with_fewer_sizes(4).multiscale_stride
             3
         """
         if self.multiscale is None:
@@ -100,7 +100,7 @@ class AugmentRecipe:
         """Return the image size of a batch for a number `u` from 0 to below 1; the sides keep their ratio.
 
         Example:
-            >>> AugmentRecipe(multiscale=(-5, 5)).batch_size_hw((640, 640), 0.0)
+            >>> AugmentPolicy(multiscale=(-5, 5)).batch_size_hw((640, 640), 0.0)
             (480, 480)
         """
         if self.multiscale is None:
@@ -115,17 +115,17 @@ class AugmentRecipe:
         """Return the largest size that a batch may have.
 
         Example:
-            >>> AugmentRecipe(multiscale=(-5, 5)).largest_hw((640, 640))
+            >>> AugmentPolicy(multiscale=(-5, 5)).largest_hw((640, 640))
             (800, 800)
         """
         return self.batch_size_hw(size_hw, math.nextafter(1, 0))
 
 
 # The two light models learn from mosaics that are scaled less, at 416 on batches of 320 to 640, and without mixup.
-_LIGHT = AugmentRecipe(scale=(0.5, 1.5), mixup_prob=0.0, multiscale=(-3, 7))
-_FULL = AugmentRecipe()
+_LIGHT = AugmentPolicy(scale=(0.5, 1.5), mixup_prob=0.0, multiscale=(-3, 7))
+_FULL = AugmentPolicy()
 
-RECIPES: dict[str, AugmentRecipe] = {
+POLICIES: dict[str, AugmentPolicy] = {
     "yolox_nano": replace(_LIGHT, mosaic_prob=0.5),
     "yolox_tiny": _LIGHT,
     "yolox_s": _FULL,
@@ -134,21 +134,21 @@ RECIPES: dict[str, AugmentRecipe] = {
     "yolox_x": _FULL,
     "yolov3": _FULL,
 }
-"""The recipe that each model was published with; only `partner_window` is ours."""
+"""The policy that each model was published with; only `partner_window` is ours."""
 
 
-def recipe_for(model: str) -> AugmentRecipe:
-    """Return the recipe that a model was published with.
+def policy_for(model: str) -> AugmentPolicy:
+    """Return the policy that a model was published with.
 
     Raises:
         UsageError: there is no such model.
 
     Example:
-        >>> recipe_for("yolox_tiny").scale
+        >>> policy_for("yolox_tiny").scale
         (0.5, 1.5)
     """
-    if model not in RECIPES:
+    if model not in POLICIES:
         raise UsageError(
-            f"No augmentation recipe for model {model!r}.{suggest(model, RECIPES)} Choose from: {', '.join(RECIPES)}."
+            f"No augmentation policy for model {model!r}.{suggest(model, POLICIES)} Choose from: {', '.join(POLICIES)}."
         )
-    return RECIPES[model]
+    return POLICIES[model]
