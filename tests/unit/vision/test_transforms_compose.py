@@ -105,7 +105,38 @@ def test_modules_can_be_chained_in_a_sequential(photo):
 
 def test_every_public_name_exists():
     assert all(hasattr(T, name) for name in T.__all__)
-    assert all(hasattr(T.functional, name) for name in T.functional.__all__)
+
+
+def test_every_transform_shows_its_arguments():
+    assert repr(T.RandomPosterize(3)) == "RandomPosterize(bits=3, p=0.5)"
+    assert repr(T.RandomCrop(4, padding=1)) == "RandomCrop(size=(4, 4), padding=1)"
+    assert repr(T.Normalize([0.5], [0.25])) == "Normalize(mean=[0.5], std=[0.25])"
+    assert repr(T.ToTensor()) == "ToTensor()"
+
+
+@pytest.mark.parametrize(
+    ("step", "name"),
+    [
+        (T.ToTensor(), "pic"), (T.PILToTensor(), "pic"), (T.ToPILImage(), "pic"), (T.Resize(20), "img"),
+        (T.RandomInvert(), "img"), (T.RandomAffine(9), "img"), (T.RandomApply([T.Resize(20)]), "img"),
+    ],
+)  # fmt: skip
+def test_the_image_may_be_named_as_in_torchvision(photo, step, name):
+    assert step(**{name: photo}) is not None
+
+
+def test_a_subclass_may_have_its_own_constructor_and_attributes(photo):
+    class CropTwice(T.RandomCrop):
+        times: int
+
+        def __init__(self, size):
+            super().__init__(size)
+            self.times = 2
+
+        def forward(self, img):
+            return super().forward(super().forward(img))
+
+    assert CropTwice(20)(photo).shape == (20, 20, 3)
 
 
 def test_neither_pillow_nor_torchvision_is_imported_before_it_is_needed():

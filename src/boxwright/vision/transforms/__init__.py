@@ -6,11 +6,11 @@ Change `from torchvision import transforms` to `from boxwright.vision import tra
   if they went in as tensors. `ToPILImage` makes Pillow images.
 * Image tensors are single images; call a transform on each image of a batch. `Normalize` and `RandomErasing` take
   batches too.
-* `antialias=False` is obeyed for every image; torchvision can't switch antialiasing off for Pillow images.
+* `antialias=False` applies to every image; torchvision can't switch antialiasing off for Pillow images.
 * `RandomChoice` and `RandomOrder` draw from torch's generator like all the others.
-* A wrong argument is a `UsageError`, which is a `ValueError`.
+* A wrong argument or image raises a `UsageError`, which is a `ValueError`.
 
-How near the pixels come to Pillow's is said at the top of each file.
+The top of each file says how near the pixels come to Pillow's.
 
 Example:
     >>> import numpy as np
@@ -23,13 +23,18 @@ from boxwright.vision.transforms import functional
 from boxwright.vision.transforms.colour import ColorJitter, Grayscale, RandomGrayscale
 from boxwright.vision.transforms.compose import Compose, Lambda, RandomApply, RandomChoice, RandomOrder
 from boxwright.vision.transforms.convert import ConvertImageDtype, Normalize, PILToTensor, ToPILImage, ToTensor
-from boxwright.vision.transforms.crop import CenterCrop, FiveCrop, RandomCrop, TenCrop
+from boxwright.vision.transforms.crop import (
+    CenterCrop,
+    FiveCrop,
+    Pad,
+    RandomCrop,
+    RandomHorizontalFlip,
+    RandomVerticalFlip,
+    TenCrop,
+)
 from boxwright.vision.transforms.erase import RandomErasing
 from boxwright.vision.transforms.filter import GaussianBlur, RandomAdjustSharpness
-from boxwright.vision.transforms.flip import RandomHorizontalFlip, RandomVerticalFlip
 from boxwright.vision.transforms.image import InterpolationMode
-from boxwright.vision.transforms.pad import Pad
-from boxwright.vision.transforms.random_warp import RandomAffine, RandomPerspective, RandomRotation
 from boxwright.vision.transforms.resize import RandomResizedCrop, Resize
 from boxwright.vision.transforms.tone import (
     RandomAutocontrast,
@@ -38,6 +43,7 @@ from boxwright.vision.transforms.tone import (
     RandomPosterize,
     RandomSolarize,
 )
+from boxwright.vision.transforms.warp import RandomAffine, RandomPerspective, RandomRotation
 
 __all__ = [
     "CenterCrop",

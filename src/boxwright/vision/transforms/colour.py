@@ -7,15 +7,15 @@ colours under 3 levels and at most 20, of which at most 11 are ours. It takes a 
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import cv2
 import numpy as np
 import torch
-from torch import nn
 
 from boxwright.core.errors import UsageError
-from boxwright.vision.transforms import chance
+from boxwright.vision.transforms.base import Range, Transform, check_range, uniform
 from boxwright.vision.transforms.image import Pixels, apply, channels
 
 
@@ -72,15 +72,11 @@ def blend(pixels: Pixels, other: Pixels, factor: float) -> Pixels:
 def rgb_to_grayscale(img: Any, num_output_channels: int = 1) -> Any:
     """Return the image without colour: HW, or HWC with three equal channels; a tensor stays CHW.
 
-    Raises:
-        UsageError: neither 1 nor 3 channels are asked for.
-
     Example:
         >>> rgb_to_grayscale(np.full((1, 2, 3), 9, np.uint8))
         array([[9, 9]], dtype=uint8)
     """
-    if num_output_channels not in (1, 3):
-        raise UsageError(f"num_output_channels={num_output_channels!r} must be 1 or 3.")
+    _check_channels(num_output_channels)
 
     def change(pixels: Pixels) -> Pixels:
         single = grey(colour_pixels(pixels))
@@ -92,44 +88,33 @@ def rgb_to_grayscale(img: Any, num_output_channels: int = 1) -> Any:
 def adjust_brightness(img: Any, brightness_factor: float) -> Any:
     """Return the image darker (factor below 1, 0 is black) or brighter.
 
-    Raises:
-        UsageError: the factor is negative.
-
     Example:
         >>> adjust_brightness(np.array([[10, 200]], np.uint8), 1.5)
         array([[ 15, 255]], dtype=uint8)
     """
-    factor = _not_negative("brightness_factor", brightness_factor)
-    return apply(img, lambda pixels: _from_constant(colour_pixels(pixels), 0.0, factor))
+    check_range("brightness_factor", 0, brightness_factor)
+    return apply(img, lambda pixels: _from_constant(colour_pixels(pixels), 0.0, float(brightness_factor)))
 
 
 def adjust_contrast(img: Any, contrast_factor: float) -> Any:
-    """Return the image nearer to its mean grey (factor below 1, 0 is plain grey) or farther from it.
-
-    Raises:
-        UsageError: the factor is negative.
-    """
-    factor = _not_negative("contrast_factor", contrast_factor)
+    """Return the image nearer to its mean grey (factor below 1, 0 is plain grey) or farther from it."""
+    check_range("contrast_factor", 0, contrast_factor)
 
     def change(pixels: Pixels) -> Pixels:
         mean = float(grey(colour_pixels(pixels)).mean())
-        return _from_constant(pixels, int(mean + 0.5) if pixels.dtype == np.uint8 else mean, factor)
+        return _from_constant(pixels, int(mean + 0.5) if pixels.dtype == np.uint8 else mean, float(contrast_factor))
 
     return apply(img, change)
 
 
 def adjust_saturation(img: Any, saturation_factor: float) -> Any:
-    """Return the image with paler (factor below 1, 0 is grey) or stronger colours; a grey image stays as it is.
-
-    Raises:
-        UsageError: the factor is negative.
-    """
-    factor = _not_negative("saturation_factor", saturation_factor)
+    """Return the image with paler (factor below 1, 0 is grey) or stronger colours; a grey image stays as it is."""
+    check_range("saturation_factor", 0, saturation_factor)
 
     def change(pixels: Pixels) -> Pixels:
         if channels(colour_pixels(pixels)) == 1:
             return pixels
-        return blend(pixels, np.repeat(grey(pixels)[..., None], 3, axis=2), factor)
+        return blend(pixels, np.repeat(grey(pixels)[..., None], 3, axis=2), float(saturation_factor))
 
     return apply(img, change)
 
@@ -140,12 +125,8 @@ def adjust_hue(img: Any, hue_factor: float) -> Any:
     Args:
         img: a Pillow image, an array (HWC or HW) or a tensor (CHW).
         hue_factor: part of the circle, from -0.5 to 0.5; both ends give the opposite colours.
-
-    Raises:
-        UsageError: the factor is outside.
     """
-    if not -0.5 <= hue_factor <= 0.5:
-        raise UsageError(f"hue_factor={hue_factor!r} must be between -0.5 and 0.5.")
+    check_range("hue_factor", -0.5, hue_factor, 0.5)
 
     def change(pixels: Pixels) -> Pixels:
         if channels(colour_pixels(pixels)) == 1:
@@ -162,14 +143,14 @@ def adjust_hue(img: Any, hue_factor: float) -> Any:
     return apply(img, change)
 
 
-def _not_negative(name: str, factor: float) -> float:
-    if factor < 0:
-        raise UsageError(f"{name}={factor!r} must not be negative.")
-    return float(factor)
+def _check_channels(count: int) -> None:
+    if count not in (1, 3):
+        raise UsageError(f"num_output_channels={count!r} must be 1 or 3.")
 
 
-class ColorJitter(nn.Module):
-    """Gives the image with brightness, contrast, saturation and hue changed at random, in random order.
+@dataclass(eq=False, repr=False)
+class ColorJitter(Transform):
+    """Changes brightness, contrast, saturation and hue at random, in random order.
 
     Args:
         brightness: one number b for factors from max(0, 1 - b) to 1 + b, or (smallest, largest).
@@ -182,18 +163,16 @@ class ColorJitter(nn.Module):
         (6, 8, 3)
     """
 
-    def __init__(
-        self,
-        brightness: float | Sequence[float] = 0,
-        contrast: float | Sequence[float] = 0,
-        saturation: float | Sequence[float] = 0,
-        hue: float | Sequence[float] = 0,
-    ) -> None:
-        super().__init__()
-        self.brightness = _factors("brightness", brightness)
-        self.contrast = _factors("contrast", contrast)
-        self.saturation = _factors("saturation", saturation)
-        self.hue = _factors("hue", hue, middle=0.0, low=-0.5, high=0.5)
+    brightness: Range = 0
+    contrast: Range = 0
+    saturation: Range = 0
+    hue: Range = 0
+
+    def __post_init__(self) -> None:
+        self.brightness = _factors("brightness", self.brightness)
+        self.contrast = _factors("contrast", self.contrast)
+        self.saturation = _factors("saturation", self.saturation)
+        self.hue = _factors("hue", self.hue, middle=0.0, low=-0.5, high=0.5)
 
     @staticmethod
     def get_params(
@@ -205,12 +184,12 @@ class ColorJitter(nn.Module):
         """Return a random order of the four changes and the factor of each; None where a range is None."""
         order = torch.randperm(4)
         first, second, third, fourth = (
-            None if limits is None else chance.uniform(limits[0], limits[1])
+            None if limits is None else uniform(limits[0], limits[1])
             for limits in (brightness, contrast, saturation, hue)
         )
         return order, first, second, third, fourth
 
-    def forward(self, img: Any) -> Any:
+    def change(self, img: Any) -> Any:
         """Return the changed image."""
         order, *factors = self.get_params(self.brightness, self.contrast, self.saturation, self.hue)
         changes: tuple[Callable[[Any, float], Any], ...]
@@ -221,13 +200,9 @@ class ColorJitter(nn.Module):
                 img = changes[index](img, factor)
         return img
 
-    def extra_repr(self) -> str:
-        """Return the arguments."""
-        return f"brightness={self.brightness}, contrast={self.contrast}, saturation={self.saturation}, hue={self.hue}"
-
 
 def _factors(
-    name: str, value: float | Sequence[float], middle: float = 1.0, low: float = 0.0, high: float = float("inf")
+    name: str, value: Range, middle: float = 1.0, low: float = 0.0, high: float = float("inf")
 ) -> tuple[float, float] | None:
     if isinstance(value, int | float):
         if value < 0:
@@ -243,45 +218,33 @@ def _factors(
     return None if first == last == middle else (first, last)
 
 
-class Grayscale(nn.Module):
-    """Gives the image without colour; arguments as `rgb_to_grayscale`.
+@dataclass(eq=False, repr=False)
+class Grayscale(Transform):
+    """Removes the colour; arguments as in `rgb_to_grayscale`.
 
     Example:
         >>> Grayscale(3)(np.zeros((6, 8, 3), np.uint8)).shape
         (6, 8, 3)
     """
 
-    def __init__(self, num_output_channels: int = 1) -> None:
-        super().__init__()
-        if num_output_channels not in (1, 3):
-            raise UsageError(f"num_output_channels={num_output_channels!r} must be 1 or 3.")
-        self.num_output_channels = num_output_channels
+    function = staticmethod(rgb_to_grayscale)
+    num_output_channels: int = 1
 
-    def forward(self, img: Any) -> Any:
-        """Return the grey image."""
-        return rgb_to_grayscale(img, self.num_output_channels)
-
-    def extra_repr(self) -> str:
-        """Return the arguments."""
-        return f"num_output_channels={self.num_output_channels}"
+    def __post_init__(self) -> None:
+        _check_channels(self.num_output_channels)
 
 
-class RandomGrayscale(nn.Module):
-    """Gives the image without colour, with as many channels as before, with probability `p`.
+@dataclass(eq=False, repr=False)
+class RandomGrayscale(Transform):
+    """Removes the colour, but no channels, with probability `p`.
 
     Example:
         >>> RandomGrayscale(p=1)(np.zeros((6, 8, 3), np.uint8)).shape
         (6, 8, 3)
     """
 
-    def __init__(self, p: float = 0.1) -> None:
-        super().__init__()
-        self.p = chance.probability(p)
+    p: float = 0.1
 
-    def forward(self, img: Any) -> Any:
-        """Return the image or the grey image."""
-        return rgb_to_grayscale(img, channels(img)) if chance.happens(self.p) else img
-
-    def extra_repr(self) -> str:
-        """Return the arguments."""
-        return f"p={self.p}"
+    def change(self, img: Any) -> Any:
+        """Return the grey image."""
+        return rgb_to_grayscale(img, channels(img))

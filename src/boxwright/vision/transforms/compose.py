@@ -1,19 +1,20 @@
 """Transforms made of transforms."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
 from boxwright.core.errors import UsageError
-from boxwright.vision.transforms import chance
+from boxwright.vision.transforms.base import Transform
 
 Step: TypeAlias = Callable[[Any], Any]
 
 
 class Compose:
-    """Gives what the steps make of an image, one after the other.
+    """Applies the steps one after the other.
 
     Example:
         >>> Compose([abs, float])(-2)
@@ -24,17 +25,17 @@ class Compose:
         self.transforms = list(transforms)
 
     def __call__(self, img: Any) -> Any:
-        """Return what the last step gives."""
+        """Return what the last step returns."""
         for step in self.transforms:
             img = step(img)
         return img
 
     def __repr__(self) -> str:
-        return _show("Compose", self.transforms)
+        return _show(self)
 
 
 class Lambda:
-    """Gives what your own function makes of the image.
+    """Applies your own function.
 
     Example:
         >>> Lambda(lambda image: image + 1)(2)
@@ -47,42 +48,43 @@ class Lambda:
         self.lambd = lambd
 
     def __call__(self, img: Any) -> Any:
-        """Return what the function gives."""
+        """Return what the function returns."""
         return self.lambd(img)
 
     def __repr__(self) -> str:
         return "Lambda()"
 
 
-class RandomApply(nn.Module):
-    """Gives what all the steps make of the image with probability `p`, else the image itself.
+@dataclass(eq=False, repr=False)
+class RandomApply(Transform):
+    """Applies all the steps with probability `p`, or none of them.
 
     Example:
         >>> RandomApply([abs], p=1.0)(-2)
         2
     """
 
-    def __init__(self, transforms: Sequence[Step] | nn.ModuleList, p: float = 0.5) -> None:
-        super().__init__()
-        # A ModuleList stays one, so that its members are found as submodules.
-        self.transforms = transforms if isinstance(transforms, nn.ModuleList) else _steps("RandomApply", transforms)
-        self.p = chance.probability(p)
+    transforms: Sequence[Step] | nn.ModuleList
+    p: float = 0.5
 
-    def forward(self, img: Any) -> Any:
-        """Return the changed image or the image itself."""
-        if chance.happens(self.p):
-            for step in self.transforms:
-                img = step(img)
-        return img
+    def __post_init__(self) -> None:
+        # A ModuleList stays one, so that its members are found as submodules.
+        if not isinstance(self.transforms, nn.ModuleList):
+            self.transforms = _steps("RandomApply", self.transforms)
+        super().__post_init__()
+
+    def change(self, img: Any) -> Any:
+        """Return what the last step returns."""
+        return Compose(self.transforms)(img)
 
     def __repr__(self) -> str:
-        return _show("RandomApply", self.transforms, f"p={self.p}")
+        return _show(self, f"p={self.p}")
 
 
 class RandomChoice:
-    """Gives what one of the steps makes of the image, drawn with the weights `p` (default: all alike).
+    """Applies one of the steps, drawn with the weights `p` (default: all equal).
 
-    The draw comes from torch's generator (torchvision asks Python's `random`), so one seed rules all transforms.
+    The draw comes from torch's generator (torchvision uses Python's `random`), so one seed governs all transforms.
 
     Example:
         >>> RandomChoice([abs, float], p=[1, 0])(-2)
@@ -98,18 +100,18 @@ class RandomChoice:
         self.p = p
 
     def __call__(self, img: Any) -> Any:
-        """Return the changed image."""
+        """Return what the chosen step returns."""
         weights = torch.ones(len(self.transforms)) if self.p is None else torch.tensor(self.p, dtype=torch.float32)
         return self.transforms[int(torch.multinomial(weights, 1).item())](img)
 
     def __repr__(self) -> str:
-        return _show("RandomChoice", self.transforms, f"p={self.p}")
+        return _show(self, f"p={self.p}")
 
 
 class RandomOrder:
-    """Gives what all the steps make of the image, in a new random order each time.
+    """Applies all the steps, in a new random order each time.
 
-    The order comes from torch's generator (torchvision asks Python's `random`), so one seed rules all transforms.
+    The order comes from torch's generator (torchvision uses Python's `random`), so one seed governs all transforms.
 
     Example:
         >>> RandomOrder([abs, float])(-2)
@@ -120,13 +122,11 @@ class RandomOrder:
         self.transforms = _steps("RandomOrder", transforms)
 
     def __call__(self, img: Any) -> Any:
-        """Return the changed image."""
-        for index in torch.randperm(len(self.transforms)).tolist():
-            img = self.transforms[index](img)
-        return img
+        """Return what the last step returns."""
+        return Compose(self.transforms[index] for index in torch.randperm(len(self.transforms)).tolist())(img)
 
     def __repr__(self) -> str:
-        return _show("RandomOrder", self.transforms)
+        return _show(self)
 
 
 def _steps(name: str, transforms: Sequence[Step]) -> list[Step]:
@@ -135,5 +135,5 @@ def _steps(name: str, transforms: Sequence[Step]) -> list[Step]:
     return list(transforms)
 
 
-def _show(name: str, transforms: Iterable[Any], *more: str) -> str:
-    return "\n".join([f"{name}(", *(f"    {item}" for item in (*more, *transforms)), ")"])
+def _show(composed: Any, *more: str) -> str:
+    return "\n".join([f"{type(composed).__name__}(", *(f"    {item}" for item in (*more, *composed.transforms)), ")"])

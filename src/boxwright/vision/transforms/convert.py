@@ -1,14 +1,15 @@
-"""Between images and tensors: ToTensor, Normalize and their kin."""
+"""Between images and tensors: ToTensor, Normalize and related transforms."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import cv2
 import numpy as np
 import torch
-from torch import nn
 
 from boxwright.core.errors import UsageError
+from boxwright.vision.transforms.base import Transform
 from boxwright.vision.transforms.image import Pixels, as_pixels, pillow
 
 _MODES = {1: ("L",), 2: ("LA",), 3: ("RGB", "YCbCr", "HSV"), 4: ("RGBA", "CMYK", "RGBX")}
@@ -16,49 +17,39 @@ _GREY_MODES = {"uint8": "L", "int16": "I;16", "uint16": "I;16", "int32": "I", "f
 
 
 def to_tensor(pic: Any) -> torch.Tensor:
-    """Return an image as a CHW tensor of its own memory: 8-bit values become floats from 0 to 1, others stay.
-
-    Raises:
-        UsageError: it is neither a Pillow image nor an array.
+    """Return a Pillow image or an array as a CHW tensor: 8-bit values become floats from 0 to 1, others stay.
 
     Example:
         >>> to_tensor(np.full((1, 1, 3), 255, np.uint8)).tolist()
         [[[1.0]], [[1.0]], [[1.0]]]
     """
-    tensor = _planes(_no_tensor("ToTensor", pic))
+    tensor = _planes("ToTensor", pic)
     if tensor.dtype == torch.uint8:
         return tensor.to(torch.get_default_dtype()).div_(255)
     return tensor
 
 
 def pil_to_tensor(pic: Any) -> torch.Tensor:
-    """Return an image as a CHW tensor with the values it has.
-
-    Raises:
-        UsageError: it is neither a Pillow image nor an array.
+    """Return a Pillow image or an array as a CHW tensor with the values it has.
 
     Example:
         >>> pil_to_tensor(np.full((1, 1, 3), 255, np.uint8)).tolist()
         [[[255]], [[255]], [[255]]]
     """
-    return _planes(_no_tensor("PILToTensor", pic))
+    return _planes("PILToTensor", pic)
 
 
-def _planes(pixels: Pixels) -> torch.Tensor:
-    height, width = pixels.shape[:2]
+def _planes(name: str, pic: Any) -> torch.Tensor:
+    if isinstance(pic, torch.Tensor):
+        raise UsageError(f"{name} takes a Pillow image or an array; this is a tensor already.")
+    pixels = as_pixels(pic)
     if pixels.dtype == np.uint8 and pixels.ndim == 3 and pixels.shape[2] == 3:
         # Three times as fast as a transposed copy in torch or numpy.
-        planes = np.empty((3, height, width), np.uint8)
+        planes = np.empty((3, *pixels.shape[:2]), np.uint8)
         cv2.split(pixels, [planes[0], planes[1], planes[2]])
         return torch.from_numpy(planes)
     array = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     return torch.from_numpy(np.array(array, order="C"))
-
-
-def _no_tensor(name: str, pic: Any) -> Pixels:
-    if isinstance(pic, torch.Tensor):
-        raise UsageError(f"{name} takes a Pillow image or an array; this is a tensor already.")
-    return as_pixels(pic)
 
 
 def to_pil_image(pic: Any, mode: str | None = None) -> Any:
@@ -86,10 +77,11 @@ def to_pil_image(pic: Any, mode: str | None = None) -> Any:
     else:
         pixels = as_pixels(pic)
     flat = pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels
-    if flat.ndim == 2:
-        fitting: tuple[str, ...] = (_GREY_MODES[str(flat.dtype)],) if str(flat.dtype) in _GREY_MODES else ()
-    else:
-        fitting = _MODES.get(flat.shape[2], ()) if flat.dtype == np.uint8 else ()
+    fitting: tuple[str, ...] = ()
+    if flat.ndim == 2 and str(flat.dtype) in _GREY_MODES:
+        fitting = (_GREY_MODES[str(flat.dtype)],)
+    elif flat.ndim == 3 and flat.dtype == np.uint8:
+        fitting = _MODES.get(flat.shape[2], ())
     if not fitting or (mode is not None and mode not in fitting):
         raise UsageError(
             f"No Pillow image of mode {mode!r} can hold shape {pixels.shape!r} of {pixels.dtype}; "
@@ -102,7 +94,7 @@ def convert_image_dtype(image: torch.Tensor, dtype: torch.dtype = torch.float32)
     """Return the tensor in another type with its values scaled to that type's range: 0 to 1 for floats.
 
     Raises:
-        UsageError: it is no tensor, or the range of a float image can't be held by the whole numbers asked for.
+        UsageError: it is not a tensor, or the range of a float image does not fit the whole numbers asked for.
 
     Example:
         >>> convert_image_dtype(torch.tensor([0, 255], dtype=torch.uint8)).tolist()
@@ -115,9 +107,8 @@ def convert_image_dtype(image: torch.Tensor, dtype: torch.dtype = torch.float32)
     if image.dtype.is_floating_point:
         if dtype.is_floating_point:
             return image.to(dtype)
-        if (image.dtype, dtype) in ((torch.float32, torch.int32), (torch.float32, torch.int64)) or (
-            image.dtype == torch.float64 and dtype == torch.int64
-        ):
+        too_wide = {torch.float32: (torch.int32, torch.int64), torch.float64: (torch.int64,)}
+        if dtype in too_wide.get(image.dtype, ()):
             raise UsageError(f"{image.dtype} can't hold all values of {dtype}. Choose a narrower type.")
         # Just under one more than the top value, so that 1.0 still becomes the top value and the steps are even.
         return image.mul(_top(dtype) + 1 - 1e-3).to(dtype)
@@ -138,12 +129,9 @@ def normalize(tensor: torch.Tensor, mean: Sequence[float], std: Sequence[float],
 
     Args:
         tensor: floats, CHW or with leading batch axes.
-        mean: one value, or one a channel.
+        mean: one value, or one per channel.
         std: the same; none may be 0.
         inplace: change the tensor itself.
-
-    Raises:
-        UsageError: it is no float tensor, or the numbers don't fit.
 
     Example:
         >>> normalize(torch.ones(1, 1, 1), [0.5], [0.25]).item()
@@ -162,96 +150,79 @@ def normalize(tensor: torch.Tensor, mean: Sequence[float], std: Sequence[float],
     return (tensor.sub_(centre) if inplace else tensor.sub(centre)).div_(spread)
 
 
-class ToTensor:
-    """Gives an image as a contiguous float CHW tensor from 0 to 1; see `to_tensor`.
+@dataclass(eq=False, repr=False)
+class ToTensor(Transform):
+    """Converts an image to a contiguous float CHW tensor from 0 to 1; see `to_tensor`.
 
     Example:
         >>> ToTensor()(np.zeros((6, 8, 3), np.uint8)).shape
         torch.Size([3, 6, 8])
     """
 
-    def __call__(self, pic: Any) -> torch.Tensor:
-        """Return the float tensor."""
+    def forward(self, pic: Any) -> torch.Tensor:
+        """Return the tensor."""
         return to_tensor(pic)
 
-    def __repr__(self) -> str:
-        return "ToTensor()"
 
-
-class PILToTensor:
-    """Gives an image as a CHW tensor with the values it has; see `pil_to_tensor`.
+@dataclass(eq=False, repr=False)
+class PILToTensor(Transform):
+    """Converts an image to a CHW tensor with the values it has; see `pil_to_tensor`.
 
     Example:
         >>> PILToTensor()(np.zeros((6, 8, 3), np.uint8)).dtype
         torch.uint8
     """
 
-    def __call__(self, pic: Any) -> torch.Tensor:
+    def forward(self, pic: Any) -> torch.Tensor:
         """Return the tensor."""
         return pil_to_tensor(pic)
 
-    def __repr__(self) -> str:
-        return "PILToTensor()"
 
-
-class ToPILImage:
-    """Gives a tensor or array as a Pillow image; see `to_pil_image`.
+@dataclass(eq=False, repr=False)
+class ToPILImage(Transform):
+    """Converts a tensor or array to a Pillow image; see `to_pil_image`.
 
     Example:
         >>> ToPILImage()(np.zeros((6, 8, 3), np.uint8)).mode
         'RGB'
     """
 
-    def __init__(self, mode: str | None = None) -> None:
-        self.mode = mode
+    mode: str | None = None
 
-    def __call__(self, pic: Any) -> Any:
+    def forward(self, pic: Any) -> Any:
         """Return the Pillow image."""
         return to_pil_image(pic, self.mode)
 
-    def __repr__(self) -> str:
-        return f"ToPILImage(mode={self.mode!r})"
 
-
-class ConvertImageDtype(nn.Module):
-    """Gives a tensor in another type, with its values scaled; see `convert_image_dtype`.
+@dataclass(eq=False, repr=False)
+class ConvertImageDtype(Transform):
+    """Converts a tensor to another type and scales its values; see `convert_image_dtype`.
 
     Example:
         >>> ConvertImageDtype(torch.float32)(torch.tensor([255], dtype=torch.uint8)).item()
         1.0
     """
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.dtype = dtype
+    dtype: torch.dtype
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
         """Return the converted tensor."""
         return convert_image_dtype(image, self.dtype)
 
-    def extra_repr(self) -> str:
-        """Return the arguments."""
-        return f"dtype={self.dtype}"
 
-
-class Normalize(nn.Module):
-    """Gives (tensor - mean) / std; see `normalize`.
+@dataclass(eq=False, repr=False)
+class Normalize(Transform):
+    """Returns (tensor - mean) / std; see `normalize`.
 
     Example:
         >>> Normalize([0.5], [0.25])(torch.ones(1, 1, 1)).item()
         2.0
     """
 
-    def __init__(self, mean: Sequence[float], std: Sequence[float], inplace: bool = False) -> None:
-        super().__init__()
-        self.mean = mean
-        self.std = std
-        self.inplace = inplace
+    mean: Sequence[float]
+    std: Sequence[float]
+    inplace: bool = field(default=False, repr=False)
 
     def forward(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the normalized tensor."""
         return normalize(tensor, self.mean, self.std, self.inplace)
-
-    def extra_repr(self) -> str:
-        """Return the arguments."""
-        return f"mean={self.mean}, std={self.std}"

@@ -1,16 +1,91 @@
-"""Parts of images at their own size."""
+"""Images at their own scale: mirrored, with margins, or parts of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import cv2
 import numpy as np
-from torch import nn
 
 from boxwright.core.errors import UsageError
-from boxwright.vision.transforms import chance
-from boxwright.vision.transforms.flip import hflip, vflip
-from boxwright.vision.transforms.image import Pixels, apply, pair, size_hw
-from boxwright.vision.transforms.pad import check_padding, pad
+from boxwright.vision.transforms.base import Transform, draw_place, pair
+from boxwright.vision.transforms.image import Fill, Pixels, apply, channels, fill_values, size_hw
+
+_PADDING_MODES = ("constant", "edge", "reflect", "symmetric")
+
+
+def hflip(img: Any) -> Any:
+    """Return the image with left and right exchanged."""
+    return apply(img, lambda pixels: _flip(pixels, 1))
+
+
+def vflip(img: Any) -> Any:
+    """Return the image with top and bottom exchanged."""
+    return apply(img, lambda pixels: _flip(pixels, 0))
+
+
+def _flip(pixels: Pixels, axis: int) -> Pixels:
+    if pixels.dtype == np.uint8 and channels(pixels) in (1, 3, 4):
+        # 30 times as fast as numpy's copy of a reversed view.
+        return cv2.flip(pixels, axis).reshape(pixels.shape)
+    return np.ascontiguousarray(np.flip(pixels, axis))
+
+
+def pad(
+    img: Any,
+    padding: int | Sequence[int],
+    fill: Fill = 0,
+    padding_mode: str = "constant",
+) -> Any:
+    """Return the image with margins; negative ones cut off.
+
+    Args:
+        img: a Pillow image, an array (HWC or HW) or a tensor (CHW).
+        padding: all sides; or (left and right, top and bottom); or (left, top, right, bottom).
+        fill: the value of the margin, or one per channel; for mode `constant`.
+        padding_mode: `constant`, `edge` (the last pixel), `reflect` (mirror without the edge) or `symmetric` (with it).
+
+    Example:
+        >>> pad(np.ones((1, 2), np.uint8), (1, 0), fill=7)
+        array([[7, 1, 1, 7]], dtype=uint8)
+    """
+    left, top, right, bottom = _margins(padding, padding_mode)
+
+    def change(pixels: Pixels) -> Pixels:
+        image_h, image_w = pixels.shape[:2]
+        inner = pixels[max(-top, 0) : image_h - max(-bottom, 0), max(-left, 0) : image_w - max(-right, 0)]
+        if 0 in inner.shape:
+            raise UsageError(f"padding={padding!r} leaves nothing of an image of {image_h} x {image_w}.")
+        margins = ((max(top, 0), max(bottom, 0)), (max(left, 0), max(right, 0)), (0, 0))[: pixels.ndim]
+        if padding_mode != "constant":
+            mode: Any = padding_mode
+            return np.pad(inner, margins, mode=mode)
+        (above, below), (before, after) = margins[:2]
+        values = np.array(fill_values(fill, pixels)).astype(pixels.dtype)
+        inner_h, inner_w = inner.shape[:2]
+        result = np.empty((inner_h + above + below, inner_w + before + after, *pixels.shape[2:]), pixels.dtype)
+        rows, columns = slice(above, above + inner_h), slice(before, before + inner_w)
+        # Only the margins are filled: writing three values per pixel over the whole image takes ten times as long.
+        for margin in (np.s_[:above], np.s_[rows.stop :], np.s_[rows, :before], np.s_[rows, columns.stop :]):
+            result[margin] = values if pixels.ndim == 3 else values[0]
+        result[rows, columns] = inner
+        return result
+
+    return apply(img, change)
+
+
+def _margins(padding: int | Sequence[int], padding_mode: str) -> tuple[int, int, int, int]:
+    """Return the margins at left, top, right and bottom."""
+    if padding_mode not in _PADDING_MODES:
+        raise UsageError(f"Unknown padding_mode {padding_mode!r}. Choose from: {', '.join(_PADDING_MODES)}.")
+    values: tuple[Any, ...] = tuple(padding) if isinstance(padding, Iterable) else (padding,)
+    if len(values) not in (1, 2, 4) or not all(isinstance(value, int | np.integer) for value in values):
+        raise UsageError(
+            f"padding={padding!r} must be 1, 2 or 4 whole numbers: all sides, (left and right, top and bottom), "
+            "or (left, top, right, bottom)."
+        )
+    left, top, right, bottom = (values * 4)[:4] if len(values) < 4 else values
+    return left, top, right, bottom
 
 
 def crop_pixels(pixels: Pixels, top: int, left: int, height: int, width: int) -> Pixels:
@@ -29,9 +104,6 @@ def crop_pixels(pixels: Pixels, top: int, left: int, height: int, width: int) ->
 def crop(img: Any, top: int, left: int, height: int, width: int) -> Any:
     """Return a rectangle of the image; parts outside the image are 0. From an array it may be a view.
 
-    Raises:
-        UsageError: the rectangle is empty.
-
     Example:
         >>> crop(np.arange(12).reshape(3, 4), 1, 2, 2, 2)
         array([[ 6,  7],
@@ -43,11 +115,7 @@ def crop(img: Any, top: int, left: int, height: int, width: int) -> Any:
 
 
 def center_crop(img: Any, output_size: int | Sequence[int]) -> Any:
-    """Return the middle of the image; a smaller image gets a black margin.
-
-    Raises:
-        UsageError: `output_size` is no size.
-    """
+    """Return the middle of the image; a smaller image gets a black margin."""
     height, width = pair(output_size, "output_size")
     image_h, image_w = size_hw(img)
     # Rounding half to even inside the image and down outside is what torchvision does.
@@ -56,53 +124,117 @@ def center_crop(img: Any, output_size: int | Sequence[int]) -> Any:
     return crop(img, top, left, height, width)
 
 
-def five_crop(img: Any, size: int | Sequence[int]) -> tuple[Any, Any, Any, Any, Any]:
-    """Return the crops at top left, top right, bottom left, bottom right and in the middle.
-
-    Raises:
-        UsageError: a crop is larger than the image.
-    """
+def five_crop(img: Any, size: int | Sequence[int]) -> tuple[Any, ...]:
+    """Return the crops at top left, top right, bottom left, bottom right and in the middle."""
     height, width = pair(size)
     image_h, image_w = size_hw(img)
     if height > image_h or width > image_w:
         raise UsageError(f"Crops of {height} x {width} don't fit into an image of {image_h} x {image_w}.")
-    corners = [(0, 0), (0, image_w - width), (image_h - height, 0), (image_h - height, image_w - width)]
-    first, second, third, fourth = (crop(img, top, left, height, width) for top, left in corners)
-    return first, second, third, fourth, center_crop(img, (height, width))
+    places = [(top, left) for top in (0, image_h - height) for left in (0, image_w - width)]
+    return (*(crop(img, *place, height, width) for place in places), center_crop(img, (height, width)))
 
 
 def ten_crop(img: Any, size: int | Sequence[int], vertical_flip: bool = False) -> tuple[Any, ...]:
-    """Return the five crops of the image and those of its mirror image (upside down with `vertical_flip`).
-
-    Raises:
-        UsageError: a crop is larger than the image.
-    """
+    """Return the five crops of the image and those of its mirror image (upside down with `vertical_flip`)."""
     return five_crop(img, size) + five_crop(vflip(img) if vertical_flip else hflip(img), size)
 
 
-class CenterCrop(nn.Module):
-    """Gives the middle of the image; a smaller image gets a black margin.
+@dataclass(eq=False, repr=False)
+class RandomHorizontalFlip(Transform):
+    """Exchanges left and right with probability `p`.
+
+    Example:
+        >>> RandomHorizontalFlip(p=1)(np.array([[1, 2, 3]], np.uint8))
+        array([[3, 2, 1]], dtype=uint8)
+    """
+
+    function = staticmethod(hflip)
+    p: float = 0.5
+
+
+@dataclass(eq=False, repr=False)
+class RandomVerticalFlip(Transform):
+    """Exchanges top and bottom with probability `p`.
+
+    Example:
+        >>> RandomVerticalFlip(p=1)(np.array([[1], [2]], np.uint8)).tolist()
+        [[2], [1]]
+    """
+
+    function = staticmethod(vflip)
+    p: float = 0.5
+
+
+@dataclass(eq=False, repr=False)
+class Pad(Transform):
+    """Adds margins; arguments as in `pad`.
+
+    Example:
+        >>> Pad(2)(np.zeros((6, 8, 3), np.uint8)).shape
+        (10, 12, 3)
+    """
+
+    function = staticmethod(pad)
+    padding: int | Sequence[int]
+    fill: Fill = 0
+    padding_mode: str = "constant"
+
+    def __post_init__(self) -> None:
+        _margins(self.padding, self.padding_mode)
+
+
+@dataclass(eq=False, repr=False)
+class CenterCrop(Transform):
+    """Cuts out the middle of the image; a smaller image gets a black margin.
 
     Example:
         >>> CenterCrop(4)(np.zeros((6, 8, 3), np.uint8)).shape
         (4, 4, 3)
     """
 
-    def __init__(self, size: int | Sequence[int]) -> None:
-        super().__init__()
-        self.size = pair(size)
+    function = staticmethod(center_crop)
+    size: int | Sequence[int]
 
-    def forward(self, img: Any) -> Any:
-        """Return the middle."""
-        return center_crop(img, self.size)
-
-    def extra_repr(self) -> str:
-        """Return the arguments."""
-        return f"size={self.size}"
+    def __post_init__(self) -> None:
+        self.size = pair(self.size)
 
 
-class RandomCrop(nn.Module):
-    """Gives a part of the image of fixed size at a random place.
+@dataclass(eq=False, repr=False)
+class FiveCrop(Transform):
+    """Returns a tuple of five crops: the four corners and the middle.
+
+    Example:
+        >>> len(FiveCrop(4)(np.zeros((6, 8, 3), np.uint8)))
+        5
+    """
+
+    function = staticmethod(five_crop)
+    size: int | Sequence[int]
+
+    def __post_init__(self) -> None:
+        self.size = pair(self.size)
+
+
+@dataclass(eq=False, repr=False)
+class TenCrop(Transform):
+    """Returns a tuple of ten crops: the five of `FiveCrop` and those of the mirror image.
+
+    Example:
+        >>> len(TenCrop(4)(np.zeros((6, 8, 3), np.uint8)))
+        10
+    """
+
+    function = staticmethod(ten_crop)
+    size: int | Sequence[int]
+    vertical_flip: bool = False
+
+    def __post_init__(self) -> None:
+        self.size = pair(self.size)
+
+
+@dataclass(eq=False, repr=False)
+class RandomCrop(Transform):
+    """Cuts a part of fixed size out of the image at a random place.
 
     Args:
         size: side of the square, or (height, width).
@@ -116,29 +248,19 @@ class RandomCrop(nn.Module):
         (4, 4, 3)
     """
 
-    def __init__(
-        self,
-        size: int | Sequence[int],
-        padding: int | Sequence[int] | None = None,
-        pad_if_needed: bool = False,
-        fill: float | Sequence[float] = 0,
-        padding_mode: str = "constant",
-    ) -> None:
-        super().__init__()
-        self.size = pair(size)
-        check_padding(0 if padding is None else padding, padding_mode)
-        self.padding = padding
-        self.pad_if_needed = pad_if_needed
-        self.fill = fill
-        self.padding_mode = padding_mode
+    size: int | Sequence[int]
+    padding: int | Sequence[int] | None = None
+    pad_if_needed: bool = field(default=False, repr=False)
+    fill: Fill = field(default=0, repr=False)
+    padding_mode: str = field(default="constant", repr=False)
+
+    def __post_init__(self) -> None:
+        self.size = pair(self.size)
+        _margins(0 if self.padding is None else self.padding, self.padding_mode)
 
     @staticmethod
     def get_params(img: Any, output_size: tuple[int, int]) -> tuple[int, int, int, int]:
-        """Return top, left, height and width of a random crop.
-
-        Raises:
-            UsageError: the crop is larger than the image.
-        """
+        """Return top, left, height and width of a random crop."""
         image_h, image_w = size_hw(img)
         height, width = output_size
         if height > image_h or width > image_w:
@@ -148,63 +270,16 @@ class RandomCrop(nn.Module):
             )
         if (height, width) == (image_h, image_w):
             return 0, 0, height, width
-        top = chance.integer(0, image_h - height + 1)
-        return top, chance.integer(0, image_w - width + 1), height, width
+        return *draw_place((image_h, image_w), height, width), height, width
 
-    def forward(self, img: Any) -> Any:
+    def change(self, img: Any) -> Any:
         """Return a random crop."""
         if self.padding is not None:
             img = pad(img, self.padding, self.fill, self.padding_mode)
+        height, width = pair(self.size)
         image_h, image_w = size_hw(img)
-        if self.pad_if_needed and image_w < self.size[1]:
-            img = pad(img, (self.size[1] - image_w, 0), self.fill, self.padding_mode)
-        if self.pad_if_needed and image_h < self.size[0]:
-            img = pad(img, (0, self.size[0] - image_h), self.fill, self.padding_mode)
-        return crop(img, *self.get_params(img, self.size))
-
-    def extra_repr(self) -> str:
-        """Return the arguments."""
-        return f"size={self.size}, padding={self.padding}"
-
-
-class FiveCrop(nn.Module):
-    """Gives a tuple of five crops: the four corners and the middle.
-
-    Example:
-        >>> len(FiveCrop(4)(np.zeros((6, 8, 3), np.uint8)))
-        5
-    """
-
-    def __init__(self, size: int | Sequence[int]) -> None:
-        super().__init__()
-        self.size = pair(size)
-
-    def forward(self, img: Any) -> tuple[Any, ...]:
-        """Return the five crops."""
-        return five_crop(img, self.size)
-
-    def extra_repr(self) -> str:
-        """Return the arguments."""
-        return f"size={self.size}"
-
-
-class TenCrop(nn.Module):
-    """Gives a tuple of ten crops: the five of `FiveCrop` and those of the mirror image.
-
-    Example:
-        >>> len(TenCrop(4)(np.zeros((6, 8, 3), np.uint8)))
-        10
-    """
-
-    def __init__(self, size: int | Sequence[int], vertical_flip: bool = False) -> None:
-        super().__init__()
-        self.size = pair(size)
-        self.vertical_flip = vertical_flip
-
-    def forward(self, img: Any) -> tuple[Any, ...]:
-        """Return the ten crops."""
-        return ten_crop(img, self.size, self.vertical_flip)
-
-    def extra_repr(self) -> str:
-        """Return the arguments."""
-        return f"size={self.size}, vertical_flip={self.vertical_flip}"
+        if self.pad_if_needed and image_w < width:
+            img = pad(img, (width - image_w, 0), self.fill, self.padding_mode)
+        if self.pad_if_needed and image_h < height:
+            img = pad(img, (0, height - image_h), self.fill, self.padding_mode)
+        return crop(img, *self.get_params(img, (height, width)))

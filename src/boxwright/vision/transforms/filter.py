@@ -1,16 +1,16 @@
 """Blurring and sharpening."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import cv2
 import numpy as np
-from torch import nn
 
 from boxwright.core.errors import UsageError
-from boxwright.vision.transforms import chance
+from boxwright.vision.transforms.base import Range, Transform, check_limits, check_range, pair, uniform
 from boxwright.vision.transforms.colour import blend, colour_pixels
-from boxwright.vision.transforms.image import Pixels, apply, for_opencv, like, pair
+from boxwright.vision.transforms.image import Pixels, apply, for_opencv, like
 
 # Pillow's SMOOTH filter: the pixel counts as much as five of its neighbours.
 _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
@@ -25,9 +25,6 @@ def gaussian_blur(img: Any, kernel_size: int | Sequence[int], sigma: float | Seq
         img: a Pillow image, an array (HWC or HW) or a tensor (CHW).
         kernel_size: odd width of the window in pixels, or (along x, along y).
         sigma: standard deviation in pixels, or (along x, along y); by default 0.15 kernel_size + 0.35.
-
-    Raises:
-        UsageError: the kernel is even, or sigma not above 0.
 
     Example:
         >>> int(gaussian_blur(np.eye(3, dtype=np.uint8) * 90, 3, 1.0)[1, 1])
@@ -52,13 +49,8 @@ def gaussian_blur(img: Any, kernel_size: int | Sequence[int], sigma: float | Seq
 
 
 def adjust_sharpness(img: Any, sharpness_factor: float) -> Any:
-    """Return the image softer (factor below 1, 0 is smoothed) or sharper; within 1 level of Pillow for 8-bit images.
-
-    Raises:
-        UsageError: the factor is negative.
-    """
-    if sharpness_factor < 0:
-        raise UsageError(f"sharpness_factor={sharpness_factor!r} must not be negative.")
+    """Return the image softer (factor below 1, 0 is smoothed) or sharper; within 1 level of Pillow for 8-bit images."""
+    check_range("sharpness_factor", 0, sharpness_factor)
 
     def change(pixels: Pixels) -> Pixels:
         if min(colour_pixels(pixels).shape[:2]) < 3:
@@ -79,56 +71,50 @@ def _window(kernel_size: int | Sequence[int]) -> tuple[int, int]:
     return size
 
 
-class GaussianBlur(nn.Module):
-    """Gives the image blurred with a random sigma.
+@dataclass(eq=False, repr=False)
+class GaussianBlur(Transform):
+    """Blurs the image with a random sigma.
 
     Args:
         kernel_size: odd width of the window in pixels, or (along x, along y).
-        sigma: (smallest, largest), or one number for always the same.
+        sigma: (smallest, largest), or one number for a fixed sigma.
 
     Example:
         >>> GaussianBlur(3)(np.zeros((6, 8, 3), np.uint8)).shape
         (6, 8, 3)
     """
 
-    def __init__(self, kernel_size: int | Sequence[int], sigma: float | Sequence[float] = (0.1, 2.0)) -> None:
-        super().__init__()
-        self.kernel_size = _window(kernel_size)
-        self.sigma = chance.limits("sigma", (sigma, sigma) if isinstance(sigma, int | float) else sigma)
+    kernel_size: int | Sequence[int]
+    sigma: Range = (0.1, 2.0)
+
+    def __post_init__(self) -> None:
+        self.kernel_size = _window(self.kernel_size)
+        fixed = isinstance(self.sigma, int | float)
+        self.sigma = check_limits("sigma", (self.sigma, self.sigma) if fixed else self.sigma)
 
     @staticmethod
     def get_params(sigma_min: float, sigma_max: float) -> float:
         """Return a random sigma."""
-        return chance.uniform(sigma_min, sigma_max)
+        return uniform(sigma_min, sigma_max)
 
-    def forward(self, img: Any) -> Any:
+    def change(self, img: Any) -> Any:
         """Return the blurred image."""
         return gaussian_blur(img, self.kernel_size, self.get_params(*self.sigma))
 
-    def extra_repr(self) -> str:
-        """Return the arguments."""
-        return f"kernel_size={self.kernel_size}, sigma={self.sigma}"
 
-
-class RandomAdjustSharpness(nn.Module):
-    """Gives the image softer or sharper with probability `p`; the factor as in `adjust_sharpness`.
+@dataclass(eq=False, repr=False)
+class RandomAdjustSharpness(Transform):
+    """Softens or sharpens the image with probability `p`; the factor as in `adjust_sharpness`.
 
     Example:
         >>> RandomAdjustSharpness(2, p=1)(np.zeros((6, 8, 3), np.uint8)).shape
         (6, 8, 3)
     """
 
-    def __init__(self, sharpness_factor: float, p: float = 0.5) -> None:
-        super().__init__()
-        if sharpness_factor < 0:
-            raise UsageError(f"sharpness_factor={sharpness_factor!r} must not be negative.")
-        self.sharpness_factor = sharpness_factor
-        self.p = chance.probability(p)
+    function = staticmethod(adjust_sharpness)
+    sharpness_factor: float
+    p: float = 0.5
 
-    def forward(self, img: Any) -> Any:
-        """Return the image as it is or changed."""
-        return adjust_sharpness(img, self.sharpness_factor) if chance.happens(self.p) else img
-
-    def extra_repr(self) -> str:
-        """Return the arguments."""
-        return f"sharpness_factor={self.sharpness_factor}, p={self.p}"
+    def __post_init__(self) -> None:
+        check_range("sharpness_factor", 0, self.sharpness_factor)
+        super().__post_init__()

@@ -1,4 +1,4 @@
-"""What counts as an image here, and the way in and out of the array form that every transform works on."""
+"""What counts as an image, and the way in and out of the array form that every transform works on."""
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +20,7 @@ _MAX_OPENCV_CHANNELS = 4
 
 
 class InterpolationMode(Enum):
-    """How pixels between pixels are made up; `Resize(224, InterpolationMode.BICUBIC)`."""
+    """How values between pixels are computed; `Resize(224, InterpolationMode.BICUBIC)`."""
 
     NEAREST = "nearest"
     NEAREST_EXACT = "nearest-exact"
@@ -34,9 +34,6 @@ class InterpolationMode(Enum):
     def parse(cls, value: "InterpolationMode | Enum | int | str") -> "InterpolationMode":
         """Return the mode meant by a mode, its name, or Pillow's number for it.
 
-        Raises:
-            UsageError: the value names no mode.
-
         Example:
             >>> InterpolationMode.parse("bicubic") is InterpolationMode.parse(3)
             True
@@ -48,6 +45,10 @@ class InterpolationMode(Enum):
         if found is None:
             raise UsageError(f"Unknown interpolation {value!r}. Choose from: {', '.join(named)}.")
         return found
+
+
+Mode: TypeAlias = InterpolationMode | int | str
+Fill: TypeAlias = float | Sequence[float]
 
 
 def is_pil(image: Any) -> bool:
@@ -93,7 +94,7 @@ def apply(image: Any, change: Callable[[Pixels], Pixels]) -> Any:
     """Return what `change` makes of the image: a CHW tensor for a tensor, else an array.
 
     Raises:
-        UsageError: the image has no form that is understood.
+        UsageError: the image is not one of the known forms.
     """
     if not isinstance(image, torch.Tensor):
         return change(as_pixels(image))
@@ -115,11 +116,7 @@ def apply(image: Any, change: Callable[[Pixels], Pixels]) -> Any:
 
 
 def size_hw(image: Any) -> tuple[int, int]:
-    """Return height and width of a Pillow image, an array or a tensor.
-
-    Raises:
-        UsageError: it is none of these.
-    """
+    """Return height and width of a Pillow image, an array or a tensor."""
     if isinstance(image, torch.Tensor) and image.ndim >= 2:
         return int(image.shape[-2]), int(image.shape[-1])
     if is_pil(image):
@@ -129,11 +126,7 @@ def size_hw(image: Any) -> tuple[int, int]:
 
 
 def channels(image: Any) -> int:
-    """Return how many channels a Pillow image, an array or a tensor has.
-
-    Raises:
-        UsageError: it is none of these.
-    """
+    """Return how many channels a Pillow image, an array or a tensor has."""
     if isinstance(image, torch.Tensor):
         return 1 if image.ndim == 2 else int(image.shape[-3])
     if is_pil(image):
@@ -146,7 +139,7 @@ def for_opencv(pixels: Pixels) -> Pixels:
     """Return the pixels if OpenCV can resample and filter them.
 
     Raises:
-        UsageError: their type or number of channels is none of OpenCV's.
+        UsageError: OpenCV does not support their type or number of channels.
     """
     if pixels.dtype not in _OPENCV_TYPES:
         names = ", ".join(str(kind) for kind in _OPENCV_TYPES)
@@ -161,7 +154,7 @@ def like(pixels: Pixels, changed: Pixels) -> Pixels:
     return changed[..., None] if changed.ndim < pixels.ndim else changed
 
 
-def fill_values(fill: float | Sequence[float], pixels: Pixels) -> tuple[float, ...]:
+def fill_values(fill: Fill, pixels: Pixels) -> tuple[float, ...]:
     """Return one fill value for each channel.
 
     Raises:
@@ -172,15 +165,3 @@ def fill_values(fill: float | Sequence[float], pixels: Pixels) -> tuple[float, .
     if len(values) not in (1, count):
         raise UsageError(f"fill={fill!r} has {len(values)} values, but the image has {count} channels.")
     return tuple(float(value) for value in (values * count if len(values) == 1 else values))
-
-
-def pair(size: int | Sequence[int], name: str = "size") -> tuple[int, int]:
-    """Return (height, width) from a number, or from one or two of them.
-
-    Raises:
-        UsageError: it is no positive whole number and no one or two of them.
-    """
-    values: tuple[Any, ...] = tuple(size) if isinstance(size, Iterable) else (size,)
-    if len(values) not in (1, 2) or any(not isinstance(v, int | np.integer) or v < 1 for v in values):
-        raise UsageError(f"{name}={size!r} must be one or two positive whole numbers: side, or (height, width).")
-    return int(values[0]), int(values[-1])

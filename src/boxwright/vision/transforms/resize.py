@@ -1,4 +1,4 @@
-"""Changing the size of images, with the antialiasing that Pillow users expect.
+"""Resizing, with the antialiasing that Pillow users expect.
 
 With `antialias=True` (the default) shrinking and every bicubic resize run on torch's 8-bit kernel, which computes what
 Pillow computes and takes a third of OpenCV's INTER_AREA time. On 40 COCO photos resized to 224x224 and five other
@@ -10,8 +10,8 @@ at most 1 level.
 `antialias=False` is plain OpenCV without a filter: faster, rougher, and not what Pillow gives.
 """
 
-import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -22,16 +22,16 @@ from numpy.typing import NDArray
 from torch import nn
 
 from boxwright.core.errors import UsageError
-from boxwright.vision.transforms import chance
+from boxwright.vision.transforms.base import Transform, check_limits, draw_place, draw_sides, pair
 from boxwright.vision.transforms.crop import crop_pixels
 from boxwright.vision.transforms.image import (
     InterpolationMode,
+    Mode,
     Pixels,
     apply,
     as_pixels,
     for_opencv,
     like,
-    pair,
     pillow,
     size_hw,
 )
@@ -43,7 +43,7 @@ _NEAREST = (InterpolationMode.NEAREST, InterpolationMode.NEAREST_EXACT)
 def resize(
     img: Any,
     size: int | Sequence[int],
-    interpolation: InterpolationMode | int | str = InterpolationMode.BILINEAR,
+    interpolation: Mode = InterpolationMode.BILINEAR,
     max_size: int | None = None,
     antialias: bool | None = True,
 ) -> Any:
@@ -52,12 +52,9 @@ def resize(
     Args:
         img: a Pillow image, an array (HWC or HW) or a tensor (CHW).
         size: the length of the shorter side, or (height, width).
-        interpolation: how pixels are made up; `box`, `hamming` and `lanczos` need Pillow and 8-bit images.
+        interpolation: how to compute values between pixels; `box`, `hamming` and `lanczos` need Pillow and 8 bits.
         max_size: the longest the longer side may become; only with a single `size`.
         antialias: filter before shrinking, as Pillow always does.
-
-    Raises:
-        UsageError: the sizes, the mode or the image don't go together.
 
     Example:
         >>> resize(np.zeros((20, 40, 3), np.uint8), 10).shape
@@ -75,14 +72,10 @@ def resized_crop(
     height: int,
     width: int,
     size: int | Sequence[int],
-    interpolation: InterpolationMode | int | str = InterpolationMode.BILINEAR,
+    interpolation: Mode = InterpolationMode.BILINEAR,
     antialias: bool | None = True,
 ) -> Any:
-    """Return a crop of the image in another size; the arguments are those of `crop` and `resize`.
-
-    Raises:
-        UsageError: the sizes, the mode or the image don't go together.
-    """
+    """Return a crop of the image in another size; the arguments are those of `crop` and `resize`."""
     mode = InterpolationMode.parse(interpolation)
     target = output_size((height, width), size, None)
 
@@ -93,11 +86,7 @@ def resized_crop(
 
 
 def output_size(current_hw: tuple[int, int], size: int | Sequence[int], max_size: int | None) -> tuple[int, int]:
-    """Return the height and width that `resize` will give.
-
-    Raises:
-        UsageError: `size` or `max_size` makes no sense.
-    """
+    """Return the height and width of what `resize` returns."""
     wanted = pair(size)
     if not isinstance(size, int | np.integer) and len(size) == 2:
         if max_size is not None:
@@ -116,30 +105,22 @@ def output_size(current_hw: tuple[int, int], size: int | Sequence[int], max_size
 
 
 def resize_pixels(pixels: Pixels, target_hw: tuple[int, int], mode: InterpolationMode, antialias: bool) -> Pixels:
-    """Return the pixels in the size `target_hw`.
-
-    Raises:
-        UsageError: the type of the pixels doesn't go with the mode.
-    """
+    """Return the pixels in the size `target_hw`."""
     height, width = target_hw
     if pixels.shape[:2] == target_hw:
         return pixels
     if mode in _PILLOW_ONLY:
         return _resize_with_pillow(pixels, target_hw, mode)
     if mode in _NEAREST:
-        return _resize_nearest(pixels, target_hw)
+        # OpenCV's nearest modes pick other pixels than Pillow (in 4.10 "exact" too), and take fewer types of masks.
+        rows, columns = (_nearest(old, new) for old, new in zip(pixels.shape[:2], target_hw, strict=True))
+        return pixels.take(rows, axis=0).take(columns, axis=1)
     for_opencv(pixels)
     shrinks = height < pixels.shape[0] or width < pixels.shape[1]
     if antialias and (mode is InterpolationMode.BICUBIC or (mode is InterpolationMode.BILINEAR and shrinks)):
         return _resize_with_torch(pixels, target_hw, mode)
     flag = cv2.INTER_LINEAR if mode is InterpolationMode.BILINEAR else cv2.INTER_CUBIC
     return like(pixels, cv2.resize(pixels, (width, height), interpolation=flag))
-
-
-def _resize_nearest(pixels: Pixels, target_hw: tuple[int, int]) -> Pixels:
-    # OpenCV's nearest modes pick other pixels than Pillow (in 4.10 the "exact" one too), and know fewer types of masks.
-    rows, columns = (_nearest(old, new) for old, new in zip(pixels.shape[:2], target_hw, strict=True))
-    return pixels.take(rows, axis=0).take(columns, axis=1)
 
 
 @lru_cache(maxsize=1024)
@@ -177,48 +158,35 @@ def _resize_with_pillow(pixels: Pixels, target_hw: tuple[int, int], mode: Interp
     return like(pixels, as_pixels(resized))
 
 
-class Resize(nn.Module):
-    """Gives the image in another size; arguments as `resize`.
+@dataclass(eq=False, repr=False)
+class Resize(Transform):
+    """Resizes the image; arguments as in `resize`.
 
     Example:
         >>> Resize((8, 16))(np.zeros((20, 40, 3), np.uint8)).shape
         (8, 16, 3)
     """
 
-    def __init__(
-        self,
-        size: int | Sequence[int],
-        interpolation: InterpolationMode | int | str = InterpolationMode.BILINEAR,
-        max_size: int | None = None,
-        antialias: bool | None = True,
-    ) -> None:
-        super().__init__()
-        output_size((1, 1), size, max_size)
-        self.size = size
-        self.interpolation = InterpolationMode.parse(interpolation)
-        self.max_size = max_size
-        self.antialias = antialias
+    function = staticmethod(resize)
+    size: int | Sequence[int]
+    interpolation: Mode = InterpolationMode.BILINEAR
+    max_size: int | None = None
+    antialias: bool | None = True
 
-    def forward(self, img: Any) -> Any:
-        """Return the resized image."""
-        return resize(img, self.size, self.interpolation, self.max_size, self.antialias)
-
-    def extra_repr(self) -> str:
-        """Return the arguments."""
-        return (
-            f"size={self.size}, interpolation={self.interpolation.value}, max_size={self.max_size}, "
-            f"antialias={self.antialias}"
-        )
+    def __post_init__(self) -> None:
+        output_size((1, 1), self.size, self.max_size)
+        self.interpolation = InterpolationMode.parse(self.interpolation)
 
 
-class RandomResizedCrop(nn.Module):
-    """Gives a random part of the image, of random area and aspect ratio, in a fixed size.
+@dataclass(eq=False, repr=False)
+class RandomResizedCrop(Transform):
+    """Resizes a random part of the image, of random area and aspect ratio, to a fixed size.
 
     Args:
         size: side of the square, or (height, width).
         scale: smallest and largest part of the image's area.
         ratio: smallest and largest width divided by height; drawn on a logarithmic scale.
-        interpolation: how pixels are made up, see `resize`.
+        interpolation: how to compute values between pixels, see `resize`.
         antialias: filter before shrinking.
 
     Example:
@@ -226,35 +194,28 @@ class RandomResizedCrop(nn.Module):
         (8, 8, 3)
     """
 
-    def __init__(
-        self,
-        size: int | Sequence[int],
-        scale: Sequence[float] = (0.08, 1.0),
-        ratio: Sequence[float] = (3.0 / 4.0, 4.0 / 3.0),
-        interpolation: InterpolationMode | int | str = InterpolationMode.BILINEAR,
-        antialias: bool | None = True,
-    ) -> None:
-        super().__init__()
-        self.size = pair(size)
-        self.scale = chance.limits("scale", scale)
-        self.ratio = chance.limits("ratio", ratio)
-        self.interpolation = InterpolationMode.parse(interpolation)
-        self.antialias = antialias
+    size: int | Sequence[int]
+    scale: Sequence[float] = (0.08, 1.0)
+    ratio: Sequence[float] = (3.0 / 4.0, 4.0 / 3.0)
+    interpolation: Mode = InterpolationMode.BILINEAR
+    antialias: bool | None = True
+
+    def __post_init__(self) -> None:
+        self.size = pair(self.size)
+        self.scale = check_limits("scale", self.scale)
+        self.ratio = check_limits("ratio", self.ratio)
+        self.interpolation = InterpolationMode.parse(self.interpolation)
 
     @staticmethod
     def get_params(img: Any, scale: Sequence[float], ratio: Sequence[float]) -> tuple[int, int, int, int]:
         """Return top, left, height and width of a random crop.
 
-        Ten draws are tried; if none fits into the image, the crop is the largest central one of an allowed ratio.
+        If none of ten draws fits into the image, the crop is the largest central one of an allowed ratio.
         """
         image_h, image_w = size_hw(img)
-        for _ in range(10):
-            area = image_h * image_w * chance.uniform(scale[0], scale[1])
-            aspect = chance.log_uniform(ratio[0], ratio[1])
-            width, height = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        for width, height in draw_sides(image_h * image_w, scale, ratio):
             if 0 < width <= image_w and 0 < height <= image_h:
-                top = chance.integer(0, image_h - height + 1)
-                return top, chance.integer(0, image_w - width + 1), height, width
+                return *draw_place((image_h, image_w), height, width), height, width
         width, height = image_w, image_h
         if image_w / image_h < min(ratio):
             height = round(image_w / min(ratio))
@@ -262,14 +223,7 @@ class RandomResizedCrop(nn.Module):
             width = round(image_h * max(ratio))
         return (image_h - height) // 2, (image_w - width) // 2, height, width
 
-    def forward(self, img: Any) -> Any:
+    def change(self, img: Any) -> Any:
         """Return a random crop in the fixed size."""
         box = self.get_params(img, self.scale, self.ratio)
         return resized_crop(img, *box, self.size, self.interpolation, self.antialias)
-
-    def extra_repr(self) -> str:
-        """Return the arguments."""
-        return (
-            f"size={self.size}, scale={self.scale}, ratio={self.ratio}, "
-            f"interpolation={self.interpolation.value}, antialias={self.antialias}"
-        )

@@ -1,13 +1,13 @@
 """Changes of single values: inverted, fewer levels, stretched. 8-bit results are equal to Pillow's, value by value."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import cv2
 import numpy as np
-from torch import nn
 
 from boxwright.core.errors import UsageError
-from boxwright.vision.transforms import chance
+from boxwright.vision.transforms.base import Transform, check_range
 from boxwright.vision.transforms.colour import colour_pixels, look_up
 from boxwright.vision.transforms.image import Pixels, apply
 
@@ -15,37 +15,19 @@ _SAME = np.arange(256, dtype=np.uint8)
 
 
 def invert(img: Any) -> Any:
-    """Return the negative of the image.
-
-    Example:
-        >>> invert(np.array([[0, 200]], np.uint8))
-        array([[255,  55]], dtype=uint8)
-    """
+    """Return the negative of the image."""
     return apply(img, lambda pixels: _top(colour_pixels(pixels)) - pixels)
 
 
 def posterize(img: Any, bits: int) -> Any:
-    """Return the image with only the upper `bits` of each 8-bit value.
-
-    Raises:
-        UsageError: `bits` is not from 0 to 8, or the image is not 8-bit.
-
-    Example:
-        >>> posterize(np.array([[255, 100]], np.uint8), 2)
-        array([[192,  64]], dtype=uint8)
-    """
-    _check_bits(bits)
+    """Return the image with only the upper `bits` of each 8-bit value."""
+    check_range("bits", 0, bits, 8)
     mask = np.uint8(256 - 2 ** (8 - bits) if bits else 0)
     return apply(img, lambda pixels: _eight_bit("posterize", pixels) & mask)
 
 
 def solarize(img: Any, threshold: float) -> Any:
-    """Return the image with all values from `threshold` up inverted.
-
-    Example:
-        >>> solarize(np.array([[100, 200]], np.uint8), 128)
-        array([[100,  55]], dtype=uint8)
-    """
+    """Return the image with all values from `threshold` up inverted."""
 
     def change(pixels: Pixels) -> Pixels:
         if colour_pixels(pixels).dtype == np.uint8:
@@ -56,12 +38,7 @@ def solarize(img: Any, threshold: float) -> Any:
 
 
 def autocontrast(img: Any) -> Any:
-    """Return the image with each channel stretched to the full range; a plain channel stays as it is.
-
-    Example:
-        >>> autocontrast(np.array([[10, 20, 30]], np.uint8))
-        array([[  0, 127, 255]], dtype=uint8)
-    """
+    """Return the image with each channel stretched to the full range; a plain channel stays as it is."""
 
     def change(pixels: Pixels) -> Pixels:
         planes = cv2.split(colour_pixels(pixels))
@@ -79,11 +56,7 @@ def autocontrast(img: Any) -> Any:
 
 
 def equalize(img: Any) -> Any:
-    """Return the image with each channel's values spread evenly over the range.
-
-    Raises:
-        UsageError: the image is not 8-bit.
-    """
+    """Return the image with each channel's values spread evenly over the range; for 8-bit images."""
 
     def change(pixels: Pixels) -> Pixels:
         planes = cv2.split(_eight_bit("equalize", pixels))
@@ -119,114 +92,72 @@ def _eight_bit(name: str, pixels: Pixels) -> Pixels:
     return pixels
 
 
-def _check_bits(bits: int) -> None:
-    if not 0 <= bits <= 8:
-        raise UsageError(f"bits={bits!r} must be from 0 to 8.")
-
-
-class RandomInvert(nn.Module):
-    """Gives the negative of the image with probability `p`.
+@dataclass(eq=False, repr=False)
+class RandomInvert(Transform):
+    """Inverts the image with probability `p`.
 
     Example:
         >>> RandomInvert(p=1)(np.array([[0, 200]], np.uint8))
         array([[255,  55]], dtype=uint8)
     """
 
-    def __init__(self, p: float = 0.5) -> None:
-        super().__init__()
-        self.p = chance.probability(p)
-
-    def forward(self, img: Any) -> Any:
-        """Return the image or its negative."""
-        return invert(img) if chance.happens(self.p) else img
-
-    def extra_repr(self) -> str:
-        """Return the arguments."""
-        return f"p={self.p}"
+    function = staticmethod(invert)
+    p: float = 0.5
 
 
-class RandomPosterize(nn.Module):
-    """Gives the image with fewer bits a channel, with probability `p`.
+@dataclass(eq=False, repr=False)
+class RandomPosterize(Transform):
+    """Keeps only the upper `bits` of each 8-bit value, with probability `p`.
 
     Example:
         >>> RandomPosterize(2, p=1)(np.array([[255, 100]], np.uint8))
         array([[192,  64]], dtype=uint8)
     """
 
-    def __init__(self, bits: int, p: float = 0.5) -> None:
-        super().__init__()
-        _check_bits(bits)
-        self.bits = bits
-        self.p = chance.probability(p)
+    function = staticmethod(posterize)
+    bits: int
+    p: float = 0.5
 
-    def forward(self, img: Any) -> Any:
-        """Return the image as it is or with fewer bits."""
-        return posterize(img, self.bits) if chance.happens(self.p) else img
-
-    def extra_repr(self) -> str:
-        """Return the arguments."""
-        return f"bits={self.bits}, p={self.p}"
+    def __post_init__(self) -> None:
+        check_range("bits", 0, self.bits, 8)
+        super().__post_init__()
 
 
-class RandomSolarize(nn.Module):
-    """Gives the image with its bright values inverted, with probability `p`.
+@dataclass(eq=False, repr=False)
+class RandomSolarize(Transform):
+    """Inverts the values from `threshold` up, with probability `p`.
 
     Example:
         >>> RandomSolarize(128, p=1)(np.array([[100, 200]], np.uint8))
         array([[100,  55]], dtype=uint8)
     """
 
-    def __init__(self, threshold: float, p: float = 0.5) -> None:
-        super().__init__()
-        self.threshold = threshold
-        self.p = chance.probability(p)
-
-    def forward(self, img: Any) -> Any:
-        """Return the image as it is or solarized."""
-        return solarize(img, self.threshold) if chance.happens(self.p) else img
-
-    def extra_repr(self) -> str:
-        """Return the arguments."""
-        return f"threshold={self.threshold}, p={self.p}"
+    function = staticmethod(solarize)
+    threshold: float
+    p: float = 0.5
 
 
-class RandomAutocontrast(nn.Module):
-    """Gives the image stretched to the full range with probability `p`.
+@dataclass(eq=False, repr=False)
+class RandomAutocontrast(Transform):
+    """Stretches each channel to the full range with probability `p`.
 
     Example:
         >>> RandomAutocontrast(p=1)(np.array([[10, 20, 30]], np.uint8))
         array([[  0, 127, 255]], dtype=uint8)
     """
 
-    def __init__(self, p: float = 0.5) -> None:
-        super().__init__()
-        self.p = chance.probability(p)
-
-    def forward(self, img: Any) -> Any:
-        """Return the image as it is or stretched."""
-        return autocontrast(img) if chance.happens(self.p) else img
-
-    def extra_repr(self) -> str:
-        """Return the arguments."""
-        return f"p={self.p}"
+    function = staticmethod(autocontrast)
+    p: float = 0.5
 
 
-class RandomEqualize(nn.Module):
-    """Gives the image with evenly spread values with probability `p`.
+@dataclass(eq=False, repr=False)
+class RandomEqualize(Transform):
+    """Spreads the values of each channel evenly with probability `p`.
 
     Example:
         >>> RandomEqualize(p=1)(np.zeros((6, 8, 3), np.uint8)).shape
         (6, 8, 3)
     """
 
-    def __init__(self, p: float = 0.5) -> None:
-        super().__init__()
-        self.p = chance.probability(p)
-
-    def forward(self, img: Any) -> Any:
-        """Return the image as it is or equalized."""
-        return equalize(img) if chance.happens(self.p) else img
-
-    def extra_repr(self) -> str:
-        """Return the arguments."""
-        return f"p={self.p}"
+    function = staticmethod(equalize)
+    p: float = 0.5
