@@ -1,4 +1,4 @@
-"""Look after a labelled set: find its faults, describe it, convert it, split it, see what training sees."""
+"""Check, describe, convert and split a labelled set, or preview the batches that training sees."""
 
 import argparse
 import json
@@ -13,32 +13,32 @@ _FORMATS = ("coco", "voc", "yolo")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
-    """Add this verb's own verbs and return their parsers."""
+    """Add the subcommands and return their parsers."""
     verbs = parser.add_subparsers(dest="data_verb", metavar="VERB", required=True)
 
     def add(name: str, what: str) -> argparse.ArgumentParser:
         sub = verbs.add_parser(name, help=what, description=what.capitalize() + ".", formatter_class=RichHelpFormatter)
         sub.add_argument("data", metavar="PATH", type=Path, help="COCO json, VOC folder, YOLO data.yaml, or a folder")
-        sub.add_argument("--format", choices=_FORMATS, help="how to read it, if it can be read in several ways")
+        sub.add_argument("--format", choices=_FORMATS, help="the format, if the folder can be read in several ways")
         return sub
 
     check = add("check", "find faults in images and labels")
     check.add_argument("--split", metavar="NAME", help="only this part: train, val or test")
     check.add_argument("--report", metavar="FILE", type=Path, help="write every finding to this JSON file")
     check.add_argument(
-        "--limit", metavar="N", type=positive, default=20, help="findings shown of each part (default 20)"
+        "--limit", metavar="N", type=positive, default=20, help="findings shown for each rule (default 20)"
     )
     stats = add("stats", "boxes per class, sizes and shapes")
     stats.add_argument("--split", metavar="NAME", help="only this part: train, val or test")
-    stats.add_argument("--plot", metavar="FILE", type=Path, help="draw them into this picture too")
+    stats.add_argument("--plot", metavar="FILE", type=Path, help="also draw them to this image file")
     convert = add("convert", "write the set in another format")
     convert.add_argument("out", metavar="OUT", type=Path, help="the new folder")
     convert.add_argument("--to", choices=_FORMATS, required=True, help="the new format")
     convert.add_argument("--link", action="store_true", help="link the images instead of copying them")
-    split = add("split", "write a set in one piece as train and val")
+    split = add("split", "divide a set in one piece into train and val")
     split.add_argument("out", metavar="OUT", type=Path, help="the new folder")
-    split.add_argument("--val", type=fraction, default=0.2, help="the part of the images for val (default 0.2)")
-    split.add_argument("--seed", type=int, default=0, help="another seed, another split (default 0)")
+    split.add_argument("--val", type=fraction, default=0.2, help="fraction of the images for val (default 0.2)")
+    split.add_argument("--seed", type=int, default=0, help="seed of the split (default 0)")
     split.add_argument("--to", choices=_FORMATS, default="coco", help="the format to write (default coco)")
     split.add_argument("--link", action="store_true", help="link the images instead of copying them")
     preview = add("preview", "draw augmented batches as training sees them")
@@ -47,16 +47,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> list[argparse.ArgumentPars
         "-n", "--name", default="yolox_nano", help="the model whose recipe is used (default yolox_nano)"
     )
     preview.add_argument("--size", metavar="N|HxW", type=parse_size, help="input size (default the model's own)")
-    preview.add_argument("-b", "--batch", type=positive, default=12, help="images of a batch (default 12)")
+    preview.add_argument("-b", "--batch", type=positive, default=12, help="images per batch (default 12)")
     preview.add_argument("--batches", metavar="N", type=positive, default=1, help="how many batches (default 1)")
-    preview.add_argument("--seed", type=int, default=0, help="another seed, other samples (default 0)")
-    preview.add_argument("--no-aug", action="store_true", help="the last phase of training: no mosaic, no mixup")
+    preview.add_argument("--seed", type=int, default=0, help="seed of the samples (default 0)")
+    preview.add_argument("--no-aug", action="store_true", help="as in the last phase of training: no mosaic, no mixup")
     preview.add_argument("--out", metavar="DIR", type=Path, help="folder for the pictures (default runs/preview/exp…)")
     return [check, stats, convert, split, preview]
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run one of them."""
+    """Run the chosen subcommand and return the exit code."""
     return {"check": _check, "stats": _stats, "convert": _convert, "split": _split, "preview": _preview}[
         args.data_verb
     ](args)

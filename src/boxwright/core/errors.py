@@ -1,6 +1,6 @@
 """All errors. A message says what was asked, why it fails and what to do next."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -57,3 +57,14 @@ def suggest(wrong: str, known: Iterable[str]) -> str:
     """
     near = get_close_matches(wrong, list(known), n=1, cutoff=0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def shorten(names: Sequence[str], limit: int = 5) -> str:
+    """Return the first few names for a message, and how many more there are.
+
+    Example:
+        >>> shorten(["a", "b", "c"], limit=2)
+        "'a', 'b' and 1 more"
+    """
+    shown = ", ".join(repr(name) for name in names[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"

@@ -1,8 +1,9 @@
 """`Records`: where the images of a set are and which boxes they carry, in packed arrays."""
 
+import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from boxwright.core.boxes import area_xyxy
-from boxwright.core.errors import UsageError
+from boxwright.core.errors import DataError, UsageError, shorten
 
 PathText: TypeAlias = str | os.PathLike[str]
 
@@ -29,29 +30,6 @@ _ARRAYS: dict[str, tuple[Any, int]] = {
     "areas": (np.float32, 0),
     "offsets": (np.int64, 0),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageRecord:
-    """One image of a set and its boxes; the arrays are read-only views into the set.
-
-    Attributes:
-        path: where the image is.
-        image_id: the id that the annotations use.
-        size_hw: height and width by the annotations, (0, 0) when they don't say.
-        boxes_xyxy: corners in pixels of the image as displayed (EXIF applied), float32 (M, 4).
-        class_ids: index into the set's `names`, int32 (M,).
-        crowd: whether a box stands for a group that nobody counted, bool (M,).
-        areas: area of the object in pixels, float32 (M,).
-    """
-
-    path: Path
-    image_id: int
-    size_hw: tuple[int, int]
-    boxes_xyxy: NDArray[np.float32]
-    class_ids: NDArray[np.int32]
-    crowd: NDArray[np.bool_]
-    areas: NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -229,18 +207,6 @@ class Records:
         """Return the areas of the objects of image i, a view (K,)."""
         return self.areas[self._span(i)]
 
-    def image(self, i: int) -> ImageRecord:
-        """Return all that is known of image i."""
-        return ImageRecord(
-            path=self.path(i),
-            image_id=int(self.image_ids[i]),
-            size_hw=self.size_hw(i),
-            boxes_xyxy=self.boxes(i),
-            class_ids=self.class_ids_of(i),
-            crowd=self.crowd_of(i),
-            areas=self.areas_of(i),
-        )
-
     def select(self, indices: Sequence[int] | NDArray[Any] | slice) -> "Records":
         """Return the set of the chosen images in the given order; a mask or a slice will do too.
 
@@ -268,11 +234,39 @@ class Records:
             missing=self.missing,
         )
 
-    def differences(self, other: "Records") -> list[str]:
-        """Return the names of the fields that differ from another set; none means that both are the same."""
-        return [
-            f.name for f in fields(self) if not np.array_equal(getattr(self, f.name), getattr(other, f.name))
-        ]  # fmt: skip
+    def with_names(self, names: Sequence[str]) -> "Records":
+        """Return the set with its classes in another order, matched by name; new names may come in.
+
+        Known classes keep their category ids, new ones get free ids.
+
+        Raises:
+            DataError: a class that has boxes is not among the names.
+            UsageError: a name is given twice.
+
+        Example:
+            >>> cats = Records.from_lists(
+            ...     root=".", paths=["a.jpg"], boxes_xyxy=[[[0, 0, 9, 9]]], class_ids=[[0]], names=["cat", "dog"]
+            ... )
+            >>> turned = cats.with_names(["dog", "cow", "cat"])
+            >>> turned.class_ids.tolist(), turned.category_ids
+            ([2], (2, 3, 1))
+        """
+        if tuple(names) == self.names:
+            return self
+        if len(set(names)) != len(names):
+            raise UsageError(f"names={list(names)!r}: a class is named twice.")
+        new_id = {name: n for n, name in enumerate(names)}
+        class_ids = np.array([new_id.get(name, -1) for name in self.names], np.int32)[self.class_ids]
+        lost = [self.names[i] for i in np.unique(self.class_ids[class_ids < 0])]
+        if lost:
+            raise DataError(
+                f"The set has boxes of {shorten(lost)}, which is not among the classes {shorten(list(names))}. "
+                "Add it to them."
+            )
+        known = dict(zip(self.names, self.category_ids, strict=True))
+        free = itertools.count(max(self.category_ids, default=0) + 1)
+        category_ids = tuple(known[name] if name in known else next(free) for name in names)
+        return replace(self, class_ids=class_ids, names=tuple(names), category_ids=category_ids)
 
     def _checked(self, i: int) -> int:
         if not -len(self) <= i < len(self):

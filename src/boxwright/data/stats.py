@@ -1,19 +1,19 @@
-"""What a set consists of: boxes per class and image, sizes, shapes; as text, JSON and a plot."""
+"""Statistics of a set: boxes per class and image, sizes, shapes; as text, JSON and a plot."""
 
 import warnings
 from collections import Counter
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.core.errors import DataError, MissingDependencyError
+from boxwright.core.errors import DataError
+from boxwright.core.packages import require
 from boxwright.data.records import PathText, Records
 
 SIZE_LIMITS_PX = (32.0, 96.0)
-"""COCO's borders between small, medium and large objects: the side of a square of the same area, in pixels."""
+"""COCO's limits between small, medium and large objects: the side of a square of the same area, in pixels."""
 
 _QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _BAR = 30
@@ -22,7 +22,7 @@ _MOST_BARS = 40
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stats:
-    """The make-up of a set. Crowds are counted as boxes of their class, and in `crowds`.
+    """The statistics of a set. Crowds count as boxes of their class, and in `crowds`.
 
     Attributes:
         names: the classes.
@@ -32,7 +32,7 @@ class Stats:
         crowds: how many of them are crowds.
         boxes_per_class: by class id.
         images_per_class: how many images have a box of the class, by class id.
-        sizes: how many boxes are small, medium and large by COCO's borders.
+        sizes: how many boxes are small, medium and large by COCO's limits.
         sides_px: the square root of each area, float32 (M,).
         aspect_ratios: width by height of the boxes that have both, float32 (at most M,).
         boxes_per_image: int64 (N,).
@@ -81,7 +81,7 @@ class Stats:
             _spread("boxes per image", self.boxes_per_image),
             _spread("side in pixels (root of the area)", self.sides_px),
             _spread("width by height", self.aspect_ratios),
-            "sizes: " + ", ".join(f"{name} {_share(count, self.boxes)}" for name, count in self.sizes.items()),
+            "sizes: " + ", ".join(f"{name} {n} ({n / max(self.boxes, 1):.0%})" for name, n in self.sizes.items()),
             _image_sizes(self.image_sizes_hw),
         ]
         width = max(map(len, self.names), default=0)
@@ -92,17 +92,14 @@ class Stats:
         return out
 
     def plot(self, path: PathText) -> None:
-        """Draw the numbers to an image file; the ending of its name decides on the format (png, svg, pdf).
+        """Draw the numbers to an image file; its suffix chooses the format (png, svg, pdf).
 
         Raises:
             MissingDependencyError: matplotlib is not installed.
             DataError: the file can't be written.
         """
-        if find_spec("matplotlib") is None:
-            raise MissingDependencyError(
-                "A plot needs matplotlib, which is not installed. Run: pip install 'boxwright[plots]'"
-            )
-        # Not pyplot: it keeps every figure and picks a screen.
+        require("matplotlib", extra="plots", by="A plot")
+        # Not pyplot: it keeps every figure and picks a display.
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
@@ -128,7 +125,7 @@ class Stats:
         figure.suptitle(f"{self.images} images, {self.boxes} boxes, {len(self.names)} classes")
         try:
             with warnings.catch_warnings():
-                # A class name in letters that the font lacks is no reason to complain.
+                # A class name in letters that the font lacks is harmless.
                 warnings.filterwarnings("ignore", message="Glyph .* missing from font")
                 figure.savefig(path, dpi=100)
         except (OSError, ValueError) as error:
@@ -136,15 +133,12 @@ class Stats:
 
 
 def compute_stats(records: Records) -> Stats:
-    """Return what a set consists of, by its labels alone: no image is read.
+    """Return the statistics of a set by its labels alone: no image is read.
 
     Example:
+        >>> boxes = [[[0, 0, 10, 20], [0, 0, 200, 100]], []]
         >>> records = Records.from_lists(
-        ...     root=".",
-        ...     paths=["a.jpg", "b.jpg"],
-        ...     boxes_xyxy=[[[0, 0, 10, 20], [0, 0, 200, 100]], []],
-        ...     class_ids=[[1, 0], []],
-        ...     names=["cat", "dog"],
+        ...     root=".", paths=["a.jpg", "b.jpg"], boxes_xyxy=boxes, class_ids=[[1, 0], []], names=["cat", "dog"]
         ... )
         >>> stats = compute_stats(records)
         >>> stats.boxes_per_class, stats.empty_images, stats.sizes
@@ -153,7 +147,7 @@ def compute_stats(records: Records) -> Stats:
     count = len(records.names)
     per_image = np.diff(records.offsets)
     owner = np.repeat(np.arange(len(records)), per_image)
-    # One number for each pair of image and class, so that a class counts once an image.
+    # One number for each pair of image and class, so that a class counts once per image.
     pairs = np.unique(owner * count + records.class_ids)
     sides = np.sqrt(np.nan_to_num(records.areas).clip(0))
     small, large = SIZE_LIMITS_PX
@@ -196,10 +190,6 @@ def _spread(title: str, values: NDArray[Any]) -> str:
         f"{title}: {parts['0%']:.4g} to {parts['100%']:.4g}, half of them {parts['25%']:.4g} to {parts['75%']:.4g}, "
         f"median {parts['50%']:.4g}"
     )
-
-
-def _share(count: int, whole: int) -> str:
-    return f"{count} ({count / max(whole, 1):.0%})"
 
 
 def _image_sizes(sizes: dict[tuple[int, int], int]) -> str:

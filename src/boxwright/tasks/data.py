@@ -1,4 +1,4 @@
-"""Looking after labelled sets: what `boxwright data` does, as functions. Needs no torch."""
+"""Checking, describing, converting and splitting labelled sets: `boxwright data` as functions. Needs no torch."""
 
 import math
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from boxwright.core.types import Detections
 from boxwright.data.check import check_data
 from boxwright.data.check.report import CheckReport
 from boxwright.data.dataset import DetectionDataset
-from boxwright.data.formats import Format, given_splits, read_records, write_records
+from boxwright.data.formats import Format, find_layout, read_records, write_records
 from boxwright.data.loader import Loader
 from boxwright.data.policy import policy_for
 from boxwright.data.records import Records
@@ -36,7 +36,7 @@ def check_set(
     report: Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, CheckReport]:
-    """Return the faults of each part of a set; with `report` also write them all, a file a part."""
+    """Return the faults of each part of a set; with `report` also write them to one file per part."""
     reports = check_data(data, split=split, format=format, progress=progress)
     if report is not None:
         for part, found in reports.items():
@@ -47,7 +47,7 @@ def check_set(
 def describe_set(
     data: Path, *, split: str | None = None, format: Format | None = None, plot: Path | None = None
 ) -> Stats:
-    """Return what a set consists of; with `plot` also draw it."""
+    """Return the statistics of a set; with `plot` also draw them."""
     stats = compute_stats(read_records(data, split=split, format=format))
     if plot is not None:
         stats.plot(plot)
@@ -57,13 +57,12 @@ def describe_set(
 def convert_set(
     data: Path, out: Path, *, to: Format, format: Format | None = None, link: bool = False
 ) -> dict[str, int]:
-    """Write every part of a set in another format and return how many images each has."""
+    """Write every part of a set in another format and return how many images each part has."""
     _refuse_filled(out)
+    layout = find_layout(data, format)
     # Joined lists (trainval) hold the same images again.
-    parts = [part for part in ("train", "val", "test") if part in given_splits(data, format=format)]
-    sets: dict[str, Records] = {part: read_records(data, split=part, format=format) for part in parts} or {
-        "train": read_records(data, format=format)
-    }
+    parts = [part for part in ("train", "val", "test") if part in layout.splits]
+    sets: dict[str, Records] = {part: layout.read(part) for part in parts} or {"train": layout.read(None)}
     return _write(sets, out, to=to, link=link)
 
 
@@ -77,16 +76,18 @@ def split_set(
     format: Format | None = None,
     link: bool = False,
 ) -> dict[str, int]:
-    """Write a set in one piece as train and val, the same images for the same seed, and return their counts.
+    """Divide a set in one piece into train and val, by the seed, and return how many images each part has.
 
     Raises:
         UsageError: the set has parts of its own already.
     """
     _refuse_filled(out)
-    given = given_splits(data, format=format)
-    if given:
-        raise UsageError(f"{str(data)!r} is split already ({', '.join(given)}). Use `convert` to write it elsewhere.")
-    train, held_out = split_records(read_records(data, format=format), val=val, seed=seed)
+    layout = find_layout(data, format)
+    if layout.splits:
+        raise UsageError(
+            f"{str(data)!r} is split already ({', '.join(layout.splits)}). Use `convert` to write it elsewhere."
+        )
+    train, held_out = split_records(layout.read(None), val=val, seed=seed)
     return _write({"train": train, "val": held_out}, out, to=to, link=link)
 
 
@@ -114,7 +115,7 @@ def preview_set(
     seed: int = 0,
     no_aug: bool = False,
 ) -> list[Path]:
-    """Draw batches as training with this model's policy sees them, a picture a batch, and return their paths."""
+    """Draw batches as training with this model's policy sees them, one picture each, and return their paths."""
     model = normalise_name(model)
     catalogue.find("model", model)
     policy = policy_for(model)

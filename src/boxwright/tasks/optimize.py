@@ -17,7 +17,7 @@ from boxwright.core.signature import Array
 from boxwright.core.spec import Spec
 from boxwright.core.types import Precision
 from boxwright.data.fingerprint import fingerprint
-from boxwright.data.formats import given_splits, read_records
+from boxwright.data.formats import find_layout, read_records
 from boxwright.data.records import Records
 from boxwright.data.split import read_splits
 from boxwright.evaluation.resample import match_detections, resample_ap
@@ -344,11 +344,11 @@ def _read_parts(config: OptimizeConfig) -> tuple[Records | None, Records | None]
     """Return the images to score, and the training images where the set tells them apart."""
     if config.data is None:
         return None, None
-    given = given_splits(config.data)
-    if config.val is not None or len(given) > 1:
+    layout = find_layout(config.data)
+    if config.val is not None or len(layout.splits) > 1:
         training, scored = read_splits(config.data, val=config.val, seed=config.seed)
         return scored, training
-    return read_records(config.data), None
+    return layout.read(None), None
 
 
 def _find_calibration(

@@ -57,7 +57,11 @@ def test_a_clean_set_gives_nothing(clean: Records) -> None:
 @pytest.mark.parametrize(
     ("box", "rule", "says"),
     [
-        ([10, 10, float("nan"), 30], "non-finite", "'circle' at (10, 10, nan, 30) has corners that are no numbers."),
+        (
+            [10, 10, float("nan"), 30],
+            "non-finite",
+            "'circle' at (10, 10, nan, 30) has corners that are not finite numbers.",
+        ),
         ([float("-inf"), 10, float("inf"), 30], "non-finite", "at (-inf, 10, inf, 30)"),
         ([10, 10, 10, 30], "degenerate-box", "at (10, 10, 10, 30) is 0 by 20 pixels."),
         ([30, 30, 10, 50], "degenerate-box", "is -20 by 20 pixels."),
@@ -90,7 +94,7 @@ def test_too_many_boxes_are_counted(clean: Records) -> None:
     assert check_records(planted(clean, *boxes[: MOST_BOXES - 1])).findings == ()
     finding = only(check_records(planted(clean, *boxes[:MOST_BOXES])))
     assert (finding.rule, finding.index) == ("many-boxes", 1)
-    assert "121 boxes; training takes 120" in finding.message
+    assert "121 boxes; training uses at most 120" in finding.message
 
 
 def test_a_class_without_a_box_is_told(clean: Records) -> None:

@@ -3,10 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from boxwright.data.check import RULES, check_data, check_records
-from boxwright.data.formats import Fault, write_records
+from boxwright.data.check import RULES, check_data
+from boxwright.data.formats import write_records
 from boxwright.data.records import Records
-from boxwright.data.split import read_splits
 from boxwright.data.synthetic import generate_scenes
 
 
@@ -83,18 +82,6 @@ def test_an_image_that_can_not_be_read_is_one_fault_in_a_yolo_set(
     (tmp_path / "new/images/train/000001.jpg").write_bytes(b"")
     assert brief(tmp_path / "new") == [("empty-file", "000001.jpg", 1)]
     assert "1 images can't be read" in caplog.text
-
-
-def test_faults_go_to_the_part_that_has_the_image(tmp_path: Path, clean: Records) -> None:
-    write_records(clean, tmp_path / "new", "yolo")
-    for label in (tmp_path / "new/labels/train").iterdir():
-        label.write_text(label.read_text() + "9 0.5 0.5 0.1 0.1\n")
-    faults: list[Fault] = []
-    train, val = read_splits(tmp_path / "new", val=0.5, faults=faults)
-    assert len(faults) == 4
-    for part, other in ((train, val), (val, train)):
-        report = check_records(part, other=other, faults=faults)
-        assert [(f.rule, f.index) for f in report.findings] == [("unknown-class", i) for i in range(len(part))]
 
 
 def test_every_rule_says_what_it_finds_and_errors_come_first() -> None:

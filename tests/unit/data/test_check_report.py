@@ -20,8 +20,8 @@ def records(tmp_path: Path) -> Records:
 
 def test_bad_images_are_left_out_and_named(records: Records) -> None:
     report = check_records(records)
-    good, left_out = usable(records, report, threshold=0.2)
-    assert left_out == ("000003.jpg", "000007.jpg")
+    good = usable(records, report, threshold=0.2)
+    assert report.bad_names == ("000003.jpg", "000007.jpg")
     assert len(good) == 8
     assert report.bad_images() == [3, 7]
     assert check_records(good).ok
@@ -42,21 +42,22 @@ def test_more_errors_than_the_threshold_are_refused_with_the_place_of_the_report
 
 def test_a_clean_set_stays_as_it_is(records: Records) -> None:
     clean = records.select([0, 1])
-    good, left_out = usable(clean, check_records(clean), threshold=0)
-    assert good is clean
-    assert left_out == ()
+    report = check_records(clean)
+    assert usable(clean, report, threshold=0) is clean
+    assert report.bad_names == ()
 
 
 def test_a_missing_image_counts_as_an_error(records: Records) -> None:
     finding = Finding(rule="missing-image", image="x.jpg", message="gone.")
     report = CheckReport(root=str(records.root), images=11, checked=10, boxes=5, findings=(finding,))
     assert report.error_fraction == pytest.approx(1 / 11)
-    assert usable(records, report, threshold=0.1) == (records, ("x.jpg",))
+    assert usable(records, report, threshold=0.1) is records
+    assert report.bad_names == ("x.jpg",)
 
 
 def test_a_set_of_bad_images_only_is_refused_at_any_threshold(records: Records) -> None:
     bad = records.select([3, 7])
-    with pytest.raises(DataError, match=r"Every one of the 2 images has errors\. First: 000003"):
+    with pytest.raises(DataError, match=r"All 2 images .* 000003"):
         usable(bad, check_records(bad), threshold=1)
 
 

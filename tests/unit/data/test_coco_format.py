@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.records import differences
 
 from boxwright.core.errors import DataError
-from boxwright.data.formats.coco import find_coco_json, read_coco, write_coco
+from boxwright.data.formats import read_records
+from boxwright.data.formats.coco import read_coco, write_coco
 from boxwright.data.records import Records
 
 
@@ -80,7 +82,7 @@ def test_images_are_found_in_every_usual_layout(tmp_path: Path, json_at: str, im
 def test_a_relative_path_is_read_and_the_root_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lay_out(tmp_path, "annotations/x.json", "images")
     monkeypatch.chdir(tmp_path / "annotations")
-    assert read_coco("x.json").root == tmp_path / "images"
+    assert read_coco(Path("x.json")).root == tmp_path / "images"
 
 
 def test_each_split_finds_its_own_images_when_names_repeat(tmp_path: Path) -> None:
@@ -93,7 +95,7 @@ def test_each_split_finds_its_own_images_when_names_repeat(tmp_path: Path) -> No
 @pytest.mark.parametrize("json_at", ["instances.json", "something.json", "annotations/instances_val2017.json"])
 def test_a_folder_with_one_coco_json_is_enough(tmp_path: Path, json_at: str) -> None:
     lay_out(tmp_path, json_at, "images")
-    assert len(read_coco(tmp_path)) == 2
+    assert len(read_records(tmp_path)) == 2
 
 
 def test_other_json_files_do_not_count(tmp_path: Path) -> None:
@@ -101,20 +103,18 @@ def test_other_json_files_do_not_count(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text('[{"image_id": 1, "bbox": [1, 2, 3, 4]}]')
     (tmp_path / "captions.json").write_text('{"images": [], "annotations": []}')
     (tmp_path / "empty.json").touch()
-    assert find_coco_json(tmp_path) == file
+    assert differences(read_records(tmp_path), read_coco(file)) == []
 
 
 def test_several_coco_files_are_listed(tmp_path: Path) -> None:
     lay_out(tmp_path, "annotations/instances_train2017.json", "train2017")
     lay_out(tmp_path, "annotations/instances_val2017.json", "val2017")
     with pytest.raises(DataError, match=r"2 COCO json .*'annotations/instances_train2017\.json', .*val2017\.json'"):
-        read_coco(tmp_path)
+        read_records(tmp_path)
 
 
-def test_a_folder_without_a_coco_json_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no COCO json"):
-        read_coco(tmp_path)
-    with pytest.raises(DataError, match=r"no file .*gone\.json"):
+def test_a_json_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"gone\.json"):
         read_coco(tmp_path / "gone.json")
 
 
@@ -167,15 +167,18 @@ def planted(**changes: Any) -> dict[str, Any]:
         (planted(bbox=["a", 2, 3, 4]), "annotation 11 has bbox"),
         (planted(bbox=[float("nan"), 2, 3, 4]), "annotation 11 has bbox"),
         (planted(bbox=[0, 0, 1e39, 1]), "annotation 11 has bbox"),
-        (planted(bbox=None), "annotation 11 has no 'bbox'"),
+        (planted(bbox=None), "annotation 11 has bbox None"),
         (planted(area="big"), "annotation 11 has area 'big'"),
         (content() | {"images": []}, "lists no images"),
         (content() | {"categories": []}, "lists no categories"),
         (content() | {"images": [{"id": 1}]}, "image 1 has no 'file_name'"),
         (content() | {"images": [{"id": "1", "file_name": "a.jpg"}]}, "image id '1' is not an integer"),
-        (content() | {"images": content()["images"] * 2}, "several entries have the image id 42"),
-        (content() | {"categories": [{"id": 3, "name": "a"}, {"id": 3, "name": "b"}]}, "the category id 3"),
-        (content() | {"images": [{"id": 1, "file_name": "a.jpg", "height": "x"}]}, "no whole number"),
+        (content() | {"images": content()["images"] * 2}, "several images have the id 42"),
+        (
+            content() | {"categories": [{"id": 3, "name": "a"}, {"id": 3, "name": "b"}]},
+            "several categories have the id 3",
+        ),
+        (content() | {"images": [{"id": 1, "file_name": "a.jpg", "height": "x"}]}, "height and width of 'a.jpg'"),
         ({"images": []}, "no list of 'annotations'"),
         (content() | {"categories": ["cat"]}, "no list of 'categories'"),
         ([1, 2], "no list of 'images'"),
@@ -194,7 +197,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, values: Any, says: str) -> None:
 def test_broken_json_is_located(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text('{"images": [],\n "annotations": [1,,2]}')
-    with pytest.raises(DataError, match=r"x\.json' is not valid json: line 2, column 20"):
+    with pytest.raises(DataError, match=r"x\.json' is not valid json: .*line 2 column 20"):
         read_coco(file)
     file.write_bytes(b'{"images": "\xff\xfe"}')
     with pytest.raises(DataError, match="is not valid json"):
@@ -204,7 +207,7 @@ def test_broken_json_is_located(tmp_path: Path) -> None:
 def test_writing_and_reading_gives_the_same_set(tmp_path: Path) -> None:
     records = read_coco(lay_out(tmp_path, "annotations/instances_val2017.json", "val2017"))
     write_coco(records, tmp_path / "annotations/again_val2017.json")
-    assert read_coco(tmp_path / "annotations/again_val2017.json").differences(records) == []
+    assert differences(read_coco(tmp_path / "annotations/again_val2017.json"), records) == []
     written = json.loads((tmp_path / "annotations/again_val2017.json").read_text())
     assert [c["id"] for c in written["categories"]] == [3, 90]
     assert written["images"][0] == {"id": 42, "file_name": "a.jpg", "height": 100, "width": 200}
@@ -217,7 +220,7 @@ def test_a_json_far_from_the_images_still_leads_to_them(tmp_path: Path) -> None:
     write_coco(records, tmp_path / "x/y/far.json")
     again = read_coco(tmp_path / "x/y/far.json")
     assert [again.path(i).resolve() for i in range(2)] == [records.path(i).resolve() for i in range(2)]
-    assert set(again.differences(records)) == {"root", "path_bytes", "path_offsets"}
+    assert set(differences(again, records)) == {"root", "path_bytes", "path_offsets"}
 
 
 def test_a_failed_write_leaves_nothing_behind(tmp_path: Path) -> None:

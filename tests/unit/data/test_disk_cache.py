@@ -264,9 +264,9 @@ def test_the_second_process_waits_for_the_first(records: Records, tmp_path: Path
 
 def test_two_processes_share_one_cache(records: Records, tmp_path: Path) -> None:
     program = (
-        "import sys; from boxwright.data.formats.coco import read_coco; from boxwright.data.tile import FileTiles; "
+        "import sys; from boxwright.data.formats import read_records; from boxwright.data.tile import FileTiles; "
         "from boxwright.data.cache import TileCache; "
-        "print(len(TileCache.on_disk(FileTiles(read_coco(sys.argv[1]), (64, 64)), folder=sys.argv[2])))"
+        "print(len(TileCache.on_disk(FileTiles(read_records(sys.argv[1]), (64, 64)), folder=sys.argv[2])))"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "set"), str(tmp_path / "cache")]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]

@@ -8,7 +8,7 @@ import pytest
 
 from boxwright.core.errors import DataError
 from boxwright.data.fingerprint import compare, fingerprint, read_lock
-from boxwright.data.formats import with_names, write_records
+from boxwright.data.formats import write_records
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes
 
@@ -73,10 +73,10 @@ def test_changed_labels_are_noticed(records: Records) -> None:
 
 def test_a_new_class_does_not_change_the_labels_of_the_others(records: Records) -> None:
     before = fingerprint(records)
-    assert compare(before, with_names(records, ["ant", "circle", "star"])) == ["New classes: 'ant'."]
-    assert compare(before, with_names(records, ["star", "circle"])) == ["The classes are in another order."]
+    assert compare(before, records.with_names(["ant", "circle", "star"])) == ["New classes: 'ant'."]
+    assert compare(before, records.with_names(["star", "circle"])) == ["The classes are in another order."]
     assert compare(before, replace(records, category_ids=(5, 9))) == ["The category ids of the classes changed."]
-    after = fingerprint(with_names(records, ["ant", "circle", "star"]))
+    after = fingerprint(records.with_names(["ant", "circle", "star"]))
     assert compare(after, records) == ["Classes that are gone: 'ant'."]
 
 
@@ -100,7 +100,7 @@ def test_the_digest_is_the_same_for_a_copy_and_another_for_a_change(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("{", "is no data lock"), ("[]", "is no data lock"), ('{"version": 1}', "is no data lock"),
+    [("{", "is not a data lock"), ("[]", "is not a data lock"), ('{"version": 1}', "is not a data lock"),
      ('{"version": 99}', "version 99, not 1")],
 )  # fmt: skip
 def test_a_file_that_is_no_lock_is_refused(tmp_path: Path, records: Records, text: str, says: str) -> None:

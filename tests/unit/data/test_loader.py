@@ -70,8 +70,8 @@ def test_other_processes_make_the_same_batches(training: DetectionDataset, tmp_p
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from test_loader import *\n"
-        "from boxwright.data.formats.coco import read_coco\n"
-        "dataset = DetectionDataset(read_coco(sys.argv[2]), SIZE, policy=FULL, seed=11)\n"
+        "from boxwright.data.formats import read_records\n"
+        "dataset = DetectionDataset(read_records(sys.argv[2]), SIZE, policy=FULL, seed=11)\n"
         "print(digest(take(dataset, 5, batch_size=2, rank=int(sys.argv[3]), world_size=2)))\n"
     )
     root = training.records.root.parent

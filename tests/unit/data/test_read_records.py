@@ -3,9 +3,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.records import differences
 
 from boxwright.core.errors import DataError, UsageError
-from boxwright.data.formats import Fault, given_splits, read_records, with_names, write_records
+from boxwright.data.formats import Fault, find_layout, read_records, write_records
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes
 
@@ -28,7 +29,7 @@ def scenes(tmp_path: Path) -> Records:
 def test_a_json_and_its_folder_give_the_same_set(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").touch()
     save_coco(tmp_path / "labels.json")
-    assert read_records(tmp_path).differences(read_records(tmp_path / "labels.json")) == []
+    assert differences(read_records(tmp_path), read_records(tmp_path / "labels.json")) == []
 
 
 def test_every_format_is_recognised_by_its_folder_and_files(tmp_path: Path, scenes: Records) -> None:
@@ -40,7 +41,7 @@ def test_every_format_is_recognised_by_its_folder_and_files(tmp_path: Path, scen
         write_records(scenes, tmp_path / format, format)  # type: ignore[arg-type]
         for place in places:
             names = ["circle", "star"] if place == "images/train" else None
-            assert read_records(tmp_path / format / place, names=names).differences(scenes) == ["root"]
+            assert differences(read_records(tmp_path / format / place, names=names), scenes) == ["root"]
 
 
 def test_a_folder_with_two_formats_must_be_told_which(tmp_path: Path, scenes: Records) -> None:
@@ -51,8 +52,8 @@ def test_a_folder_with_two_formats_must_be_told_which(tmp_path: Path, scenes: Re
         match=r"2 ways: coco \('annotations/instances_train\.json'\) and yolo \('data\.yaml'\)\. .*'coco' or 'yolo'",
     ):
         read_records(tmp_path / "both")
-    assert read_records(tmp_path / "both", format="yolo").differences(scenes) == ["root"]
-    assert read_records(tmp_path / "both/data.yaml").differences(scenes) == ["root"]
+    assert differences(read_records(tmp_path / "both", format="yolo"), scenes) == ["root"]
+    assert differences(read_records(tmp_path / "both/data.yaml"), scenes) == ["root"]
     with pytest.raises(DataError, match="no set in the format 'voc'"):
         read_records(tmp_path / "both", format="voc")
     with pytest.raises(UsageError, match=r"Unknown format 'vok'\. Did you mean 'voc'"):
@@ -65,7 +66,7 @@ def test_several_json_files_are_splits_by_their_names(tmp_path: Path) -> None:
         save_coco(tmp_path / f"annotations/person_keypoints_{split}.json")
         (tmp_path / split).mkdir()
         (tmp_path / split / f"{split}.jpg").touch()
-    assert given_splits(tmp_path) == ("train", "val")
+    assert find_layout(tmp_path).splits == ("train", "val")
     assert read_records(tmp_path, split="val").path(0) == tmp_path / "val2017/val2017.jpg"
     with pytest.raises(DataError, match=r"2 COCO json files .*Name the one to read, or a split \(train, val\)"):
         read_records(tmp_path)
@@ -80,14 +81,14 @@ def test_a_json_in_the_folder_of_each_split_will_do(tmp_path: Path) -> None:
     for split in ("train", "valid"):
         save_coco(tmp_path / split / "_annotations.coco.json")
         (tmp_path / split / "a.jpg").touch()
-    assert given_splits(tmp_path) == ("train", "val")
+    assert find_layout(tmp_path).splits == ("train", "val")
     assert read_records(tmp_path, split="val").root == tmp_path / "valid"
 
 
 def test_a_set_without_splits_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").touch()
     save_coco(tmp_path / "labels.json")
-    assert given_splits(tmp_path) == ()
+    assert find_layout(tmp_path).splits == ()
     with pytest.raises(DataError, match="no split 'val', it has no splits of its own"):
         read_records(tmp_path, split="val")
 
@@ -112,7 +113,7 @@ def test_given_names_set_the_order_of_a_coco_set(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="boxes of 'x', which is not among the classes 'y', 'z'"):
         read_records(tmp_path, names=["y", "z"])
     with pytest.raises(UsageError, match="named twice"):
-        with_names(records, ["x", "x"])
+        records.with_names(["x", "x"])
 
 
 def test_faults_of_a_json_are_collected_and_the_rest_is_read(tmp_path: Path) -> None:
@@ -159,14 +160,14 @@ def test_faults_of_a_json_are_collected_and_the_rest_is_read(tmp_path: Path) -> 
 
 def test_a_clean_json_reads_the_same_with_and_without_a_list_of_faults(scenes: Records) -> None:
     faults: list[Fault] = []
-    assert read_records(scenes.root.parent, faults=faults).differences(scenes) == []
+    assert differences(read_records(scenes.root.parent, faults=faults), scenes) == []
     assert faults == []
 
 
 def test_a_json_of_no_use_is_refused_also_with_a_list_of_faults(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").touch()
     save_coco(tmp_path / "labels.json", categories=[{"id": 1, "name": "a"}, {"id": 1, "name": "b"}])
-    with pytest.raises(DataError, match="the category id 1"):
+    with pytest.raises(DataError, match="several categories have the id 1"):
         read_records(tmp_path, faults=[])
 
 
@@ -181,7 +182,7 @@ def test_an_empty_folder_a_wrong_file_and_nothing_are_told_apart(tmp_path: Path)
     with pytest.raises(DataError, match="neither images nor labels"):
         read_records(tmp_path)
     (tmp_path / "a.txt").touch()
-    with pytest.raises(DataError, match=r"a\.txt' is no annotation file"):
+    with pytest.raises(DataError, match=r"a\.txt' is not an annotation file"):
         read_records(tmp_path / "a.txt")
     with pytest.raises(DataError, match="no data set at"):
         read_records(tmp_path / "nowhere")

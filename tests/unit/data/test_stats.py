@@ -1,4 +1,5 @@
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -91,7 +92,7 @@ def test_a_plot_that_can_not_be_written_says_why(tmp_path: Path, records: Record
 def test_without_matplotlib_the_command_to_get_it_is_told(
     tmp_path: Path, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("boxwright.data.stats.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'boxwright\[plots\]'"):
         compute_stats(records).plot(tmp_path / "x.png")
 

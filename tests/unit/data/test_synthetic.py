@@ -2,6 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.records import differences
 
 from boxwright.core.errors import DataError, UsageError
 from boxwright.data import synthetic
@@ -39,7 +40,7 @@ def test_a_longer_set_begins_with_the_shorter_one(tmp_path: Path) -> None:
 
 def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
     records = generate_scenes(tmp_path / "set", images=6, seed=0, size_hw=(96, 128))
-    assert read_records(tmp_path / "set").differences(records) == []
+    assert differences(read_records(tmp_path / "set"), records) == []
     image, boxes, class_ids = draw_scene(0, 2, (96, 128))
     assert np.array_equal(records.boxes(2), boxes)
     assert np.array_equal(records.class_ids_of(2), class_ids)

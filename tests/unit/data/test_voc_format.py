@@ -2,14 +2,23 @@ import logging
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.records import differences
 from support.shared import shared_path
 
 from boxwright.core.errors import DataError, UsageError
-from boxwright.data.formats.faults import Fault
-from boxwright.data.formats.voc import read_voc, write_voc
+from boxwright.data.formats import CopyMode, Fault, read_records, write_records
 from boxwright.data.records import Records
+
+
+def read_voc(path: Path, split: str | None = None, **options: Any) -> Records:
+    return read_records(path, split=split, format="voc", **options)
+
+
+def write_voc(records: Records, folder: Path, *, split: str = "train", images: CopyMode = "copy") -> None:
+    write_records(records, folder, "voc", split=split, images=images)
 
 
 def xml(*objects: str, filename: str = "a.jpg", size: str = "<width>60</width><height>40</height>") -> str:
@@ -111,12 +120,8 @@ def test_class_names_can_be_given_by_the_caller_or_a_file(tmp_path: Path) -> Non
     assert read_voc(tmp_path).names == ("cat", "dog", "ant", "cow")
 
 
-def test_difficult_objects_count_unless_they_are_to_be_ignored(tmp_path: Path) -> None:
-    lay_out(tmp_path, THREE)
-    assert read_voc(tmp_path).crowd_of(2).tolist() == [False]
-    assert read_voc(tmp_path, difficult="ignore").crowd_of(2).tolist() == [True]
-    with pytest.raises(UsageError, match="difficult='drop'"):
-        read_voc(tmp_path, difficult="drop")  # type: ignore[arg-type]
+def test_difficult_objects_are_boxes_like_others(tmp_path: Path) -> None:
+    assert read_voc(lay_out(tmp_path, THREE)).crowd_of(2).tolist() == [False]
 
 
 def test_an_xml_without_an_image_is_left_out_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -137,7 +142,7 @@ def test_an_image_without_an_xml_is_left_out_and_told(tmp_path: Path) -> None:
     (tmp_path / "JPEGImages/d.png").touch()
     faults: list[Fault] = []
     assert len(read_voc(tmp_path, faults=faults)) == 3
-    assert [(f.rule, f.severity, Path(f.path).name) for f in faults] == [("unlabelled-image", "warning", "d.png")]
+    assert [(f.rule, Path(f.path).name) for f in faults] == [("unlabelled-image", "d.png")]
 
 
 def test_an_image_is_found_by_the_name_in_the_xml_too(tmp_path: Path) -> None:
@@ -170,7 +175,7 @@ def test_what_is_wrong_is_raised_or_collected(tmp_path: Path, text: str, rule: s
     records = read_voc(tmp_path, names=["ant", "cat", "dog"], faults=faults)
     assert len(records) == 3
     assert records.boxes(1).shape == (0, 4)
-    assert [(f.rule, f.severity, f.path) for f in faults] == [(rule, "error", str(records.path(1)))]
+    assert [(f.rule, f.path) for f in faults] == [(rule, str(records.path(1)))]
 
 
 def test_writing_and_reading_gives_the_same_set(tmp_path: Path) -> None:
@@ -186,7 +191,7 @@ def test_writing_and_reading_gives_the_same_set(tmp_path: Path) -> None:
     )
     write_voc(records, tmp_path / "new", images="link")
     again = read_voc(tmp_path / "new")
-    assert again.differences(records) == ["root"]
+    assert differences(again, records) == ["root"]
     assert (tmp_path / "new/JPEGImages/sub/a ü.jpg").is_symlink()
     text = (tmp_path / "new/Annotations/z.xml").read_text()
     assert "<xmin>0.1</xmin><ymin>0.001</ymin><xmax>33.3333</xmax><ymax>40</ymax>" in text

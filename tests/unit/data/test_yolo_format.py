@@ -6,11 +6,19 @@ import cv2
 import numpy as np
 import pytest
 import yaml
+from support.records import differences
 
 from boxwright.core.errors import DataError, UsageError
-from boxwright.data.formats.faults import Fault
-from boxwright.data.formats.yolo import read_yolo, write_yolo
+from boxwright.data.formats import CopyMode, Fault, read_records, write_records
 from boxwright.data.records import Records
+
+
+def read_yolo(path: Path, split: str | None = None, **options: Any) -> Records:
+    return read_records(path, split=split, format="yolo", **options)
+
+
+def write_yolo(records: Records, folder: Path, *, split: str = "train", images: CopyMode = "copy") -> None:
+    write_records(records, folder, "yolo", split=split, images=images)
 
 
 def save_image(file: Path, size_hw: tuple[int, int] = (50, 100)) -> None:
@@ -110,7 +118,7 @@ def test_splits_are_those_of_the_yaml(tmp_path: Path) -> None:
     file = describe(tmp_path, val="images/val", test="images/nowhere")
     assert names_of(read_yolo(file, "val")) == ["c.png"]
     assert names_of(read_yolo(file)) == ["train/a.png", "train/b.png", "val/c.png"]
-    with pytest.raises(DataError, match=r"names images in .*nowhere', which is not there"):
+    with pytest.raises(DataError, match=r"names images in .*nowhere', which does not exist"):
         read_yolo(file, "test")
     with pytest.raises(DataError, match="no split 'test', it has only 'train'"):
         read_yolo(describe(tmp_path), "test")
@@ -138,7 +146,7 @@ def test_an_image_without_a_label_file_is_told_but_stays(tmp_path: Path) -> None
     lay_out(tmp_path, TWO)
     faults: list[Fault] = []
     records = read_yolo(describe(tmp_path), faults=faults)
-    assert [(f.rule, f.severity, f.path) for f in faults] == [("unlabelled-image", "warning", str(records.path(1)))]
+    assert [(f.rule, f.path) for f in faults] == [("unlabelled-image", str(records.path(1)))]
 
 
 def test_an_image_that_can_not_be_read_stays_without_boxes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -155,11 +163,11 @@ def test_an_image_that_can_not_be_read_stays_without_boxes(tmp_path: Path, caplo
     [
         ("0 0.5 0.5 0.1 0.1\n2 0.5 0.5 0.1 0.1", "unknown-class", r"a\.txt': line 2: there is no class 2, only 0 to 1"),
         ("-1 0.5 0.5 0.1 0.1", "unknown-class", "there is no class -1"),
-        ("cat 0.5 0.5 0.1 0.1", "bad-label", "line 1: 'cat 0.5 .* something else than numbers"),
-        ("0.5 0.5 0.5 0.1 0.1", "bad-label", r"the class '0\.5' is no whole number"),
+        ("cat 0.5 0.5 0.1 0.1", "bad-label", "line 1: 'cat 0.5 .* something other than numbers"),
+        ("0.5 0.5 0.5 0.1 0.1", "bad-label", r"the class '0\.5' is not a whole number"),
         ("0 0.5 0.5 0.1", "bad-label", "4 numbers are neither"),
         ("0 0.5 0.5 0.1 0.1 0.9", "bad-label", "6 numbers are neither"),
-        ("0 0.5 nan 0.1 0.1", "bad-label", "numbers that are no parts"),
+        ("0 0.5 nan 0.1 0.1", "bad-label", "values outside ±1e6"),
     ],
 )
 def test_what_is_wrong_is_raised_or_collected(tmp_path: Path, text: str, rule: str, says: str) -> None:
@@ -169,19 +177,19 @@ def test_what_is_wrong_is_raised_or_collected(tmp_path: Path, text: str, rule: s
         read_yolo(file)
     faults: list[Fault] = []
     records = read_yolo(file, faults=faults)
-    assert [(f.rule, f.severity, f.path) for f in faults] == [(rule, "error", str(records.path(0)))]
+    assert [(f.rule, f.path) for f in faults] == [(rule, str(records.path(0)))]
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("names: [a", "is not valid yaml"),
-        ("- 1", "describes no YOLO set"),
+        ("- 1", "does not describe a YOLO set"),
         ("names: [a]", "names no images"),
         ("{names: {1: a}, train: images/train}", r"the keys of 'names' are \[1\]"),
         ("{names: cat, train: images/train}", "where a list of class names"),
         ("{names: [a], nc: 2, train: images/train}", "has nc 2 but 1 names"),
-        ("{names: [a], train: images/nowhere}", "which is not there"),
+        ("{names: [a], train: images/nowhere}", "which does not exist"),
         ("{names: [a, b], category_ids: [1], train: images/train}", "'category_ids' is"),
     ],
 )
@@ -204,7 +212,7 @@ def test_writing_keeps_order_classes_and_category_ids(tmp_path: Path) -> None:
         sizes_hw=[(37, 53)] * 2,
     )
     write_yolo(records, tmp_path / "new")
-    assert read_yolo(tmp_path / "new").differences(records) == ["root"]
+    assert differences(read_yolo(tmp_path / "new"), records) == ["root"]
     write_yolo(records.select([1]), tmp_path / "new", split="val")
     values = yaml.safe_load((tmp_path / "new/data.yaml").read_text())
     # z before s is no order of names, so it takes a list.

@@ -1,20 +1,22 @@
-"""The linter: what is wrong with a set, before anybody trains on it."""
+"""The linter: finds what is wrong with a set before training."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import UsageError
 from boxwright.data.check.boxes import check_boxes, check_counts
 from boxwright.data.check.files import FileFacts, check_files, check_leaks, check_repeats
 from boxwright.data.check.report import RULES, CheckReport, Finding, usable
-from boxwright.data.formats import Fault, Format, given_splits, read_records
+from boxwright.data.formats import Fault, Format, find_layout
 from boxwright.data.records import PathText, Records
 
-__all__ = ["RULES", "CheckReport", "Finding", "check_data", "check_records", "usable"]
+__all__ = [
+    "RULES", "CheckReport", "FileFacts", "Finding", "check_data", "check_files", "check_records", "make_report",
+    "usable",
+]  # fmt: skip
 
 Progress = Callable[[int, int], None]
 
@@ -27,14 +29,14 @@ def check_records(
     progress: Progress | None = None,
     workers: int | None = None,
 ) -> CheckReport:
-    """Return all that is wrong or odd about a set. Every image is read and decoded.
+    """Return everything that is wrong or odd in a set. Every image is read and decoded.
 
     Args:
         records: the set.
         other: the other part of a divided set: an image that is in both is an error here.
-        faults: what the reader found wrong in the labels. Those of images of `other` don't count.
-        progress: called with images done and images in all.
-        workers: how many images are decoded at once, by default one on each core that may be used.
+        faults: what the reader found wrong in the labels.
+        progress: called with the number of images done and of all images.
+        workers: how many images are decoded at once, by default one per usable core.
 
     Raises:
         UsageError: `workers` is less than 1.
@@ -43,20 +45,33 @@ def check_records(
         raise UsageError(f"workers={workers!r} must be at least 1.")
     workers = workers or read_cpu().usable_cores
     facts = []
-    for fact in check_files(records, workers):
+    for fact in check_files(records, range(len(records)), workers):
         facts.append(fact)
         if progress is not None:
             progress(len(facts), len(records))
+    return make_report(records, facts, other=other, faults=faults, workers=workers)
+
+
+def make_report(
+    records: Records,
+    facts: Sequence[FileFacts],
+    *,
+    other: Records | None = None,
+    faults: Iterable[Fault] = (),
+    workers: int = 1,
+) -> CheckReport:
+    """Return the report on a set whose files `check_files` has read; the arguments are those of `check_records`."""
+    true_hw = np.array([fact.size_hw for fact in facts], np.int32).reshape(-1, 2)
     findings = [
-        *_from_faults(records, other, faults),
+        *_from_faults(records, faults),
         *(
-            Finding(rule="missing-image", image=name, message="the labels name it, but it is not there.")
+            Finding(rule="missing-image", image=name, message="the labels name it, but it does not exist.")
             for name in records.missing
         ),
         *(finding for fact in facts for finding in fact.findings),
         *check_repeats(records, facts),
         *(check_leaks(records, facts, other, workers) if other is not None else ()),
-        *check_boxes(records, _sizes(records, facts)),
+        *check_boxes(records, np.where(true_hw > 0, true_hw, records.sizes_hw)),
         *check_counts(records),
     ]
     order = {rule: n for n, rule in enumerate(RULES)}
@@ -80,30 +95,31 @@ def check_data(
 ) -> dict[str, CheckReport]:
     """Return a report for each part of the set at a path; a set in one piece is called "all".
 
-    Faults in labels don't stop the reading, they are part of the reports. Parts are compared for images that are in
-    both.
+    Faults in labels don't stop the reading, they become part of the reports. Parts are compared with each other for
+    images that are in both.
 
     Args:
         path: where the set is, as for `read_records`.
         split: check this part only.
         names: as for `read_records`.
         format: as for `read_records`.
-        progress: called with images done and images in all, for each part from the start.
+        progress: called with the number of images done and of all images, for each part from the start.
         workers: how many images are decoded at once.
 
     Raises:
         DataError: there is no set that can be read.
     """
-    given = given_splits(path, format=format) if split is None else (split,)
-    # Lists that join others (trainval) are checked where the others are not there.
+    layout = find_layout(path, format)
+    given = layout.splits if split is None else (split,)
+    # Lists that join others (trainval) are checked only without those others.
     parts: list[str | None] = [part for part in ("train", "val", "test") if part in given]
     sets: dict[str, Records] = {}
     faults: dict[str, list[Fault]] = {}
     for part in parts or [split]:
         name = part or "all"
         faults[name] = []
-        sets[name] = read_records(path, split=part, names=names, format=format, faults=faults[name])
-    # Each pair once: what train and val share is told of train, what test and train share of test.
+        sets[name] = layout.read(part, names, faults[name])
+    # Each pair once: what train and val share is reported for train, what test and train share for test.
     partner = {"train": "val", "val": "test", "test": "train"}
     return {
         name: check_records(
@@ -113,23 +129,10 @@ def check_data(
     }
 
 
-def _from_faults(records: Records, other: Records | None, faults: Iterable[Fault]) -> Iterator[Finding]:
-    faults = list(faults)
-    if not faults:
-        return
-    index = {str(records.path(i)): i for i in range(len(records))}
-    elsewhere = {str(other.path(i)) for i in range(len(other))} if other is not None else set()
+def _from_faults(records: Records, faults: Iterable[Fault]) -> Iterator[Finding]:
+    index = {str(records.path(i)): i for i in range(len(records))} if faults else {}
     for fault in faults:
         i = index.get(fault.path)
-        if i is not None:
-            yield Finding(rule=fault.rule, image=records.relative_path(i), index=i, message=fault.message)
-        elif fault.path not in elsewhere:
-            inside = fault.path.startswith(f"{records.root}{os.sep}")
-            image = os.path.relpath(fault.path, records.root) if inside else fault.path
-            yield Finding(rule=fault.rule, image=image, message=fault.message)
-
-
-def _sizes(records: Records, facts: Sequence[FileFacts]) -> NDArray[np.int32]:
-    """Return the true sizes of the images, those of the labels where the file does not tell."""
-    true = np.array([fact.size_hw for fact in facts], np.int32).reshape(-1, 2)
-    return np.where(true > 0, true, records.sizes_hw)
+        inside = fault.path.startswith(f"{records.root}{os.sep}")
+        image = os.path.relpath(fault.path, records.root) if inside else fault.path
+        yield Finding(rule=fault.rule, image=image, index=i, message=fault.message)

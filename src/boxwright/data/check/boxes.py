@@ -10,24 +10,24 @@ from boxwright.data.check.report import Finding
 from boxwright.data.records import Records
 
 MOST_BOXES = 120
-"""Images with more boxes get a warning: YOLOX learns from so many of an image at most."""
+"""Images with more boxes get a warning: YOLOX learns from at most this many per image."""
 
 _SLACK_PX = 1.0
-"""A box may stick out of the image by this much: labels are rounded, and some tools count pixels from 1."""
+"""A box may extend over the edge by this much: labels are rounded, and some tools count pixels from 1."""
 
 _SMALLEST_PX = 1.0
 
 
 def check_boxes(records: Records, sizes_hw: NDArray[np.int32]) -> Iterator[Finding]:
-    """Give what is wrong with boxes; `sizes_hw` (N, 2) are the images' true sizes, (0, 0) where nobody knows."""
+    """Yield what is wrong with boxes; `sizes_hw` (N, 2) are the images' true sizes, (0, 0) if unknown."""
     boxes = records.boxes_xyxy
     owner = np.repeat(np.arange(len(records)), np.diff(records.offsets))
     finite = _all_of(np.isfinite(boxes))
-    # What is no number is told once, and must not disturb the other rules.
+    # A non-finite box is reported once, and must not disturb the other rules.
     safe = np.where(finite[:, None], boxes, np.array([0, 0, 9, 9], np.float32))
     side = safe[:, 2:] - safe[:, :2]
 
-    def tell(rule: str, rows: NDArray[np.bool_], words: Callable[[int], str]) -> Iterator[Finding]:
+    def report(rule: str, rows: NDArray[np.bool_], words: Callable[[int], str]) -> Iterator[Finding]:
         for row in np.flatnonzero(rows).tolist():
             i = int(owner[row])
             corners = ", ".join(f"{value:.6g}" for value in boxes[row].tolist())
@@ -42,10 +42,10 @@ def check_boxes(records: Records, sizes_hw: NDArray[np.int32]) -> Iterator[Findi
     def extent(row: int) -> str:
         return f"is {side[row, 0]:.3g} by {side[row, 1]:.3g} pixels"
 
-    yield from tell("non-finite", ~finite, lambda _: "has corners that are no numbers")
+    yield from report("non-finite", ~finite, lambda _: "has corners that are not finite numbers")
     solid = _all_of(side > 0)
-    yield from tell("degenerate-box", ~solid, extent)
-    yield from tell("tiny-box", solid & ~_all_of(side >= _SMALLEST_PX), extent)
+    yield from report("degenerate-box", ~solid, extent)
+    yield from report("tiny-box", solid & ~_all_of(side >= _SMALLEST_PX), extent)
 
     size = sizes_hw[owner]
     known = finite & solid & _all_of(size > 0)
@@ -57,33 +57,29 @@ def check_boxes(records: Records, sizes_hw: NDArray[np.int32]) -> Iterator[Findi
     def frame(row: int) -> str:
         return f"of the image, {size[row, 1]} by {size[row, 0]} pixels"
 
-    yield from tell("box-outside", outside, lambda row: f"is outside {frame(row)}")
+    yield from report("box-outside", outside, lambda row: f"is outside {frame(row)}")
     sticking = known & ~outside & (over > _SLACK_PX)
-    yield from tell("box-over-edge", sticking, lambda row: f"sticks {over[row]:.3g} pixels out {frame(row)}")
-    yield from tell("duplicate-box", _repeated(owner, records), lambda _: "is there before, with the same class")
+    yield from report("box-over-edge", sticking, lambda row: f"sticks {over[row]:.3g} pixels out {frame(row)}")
+    yield from report("duplicate-box", _repeated(owner, records), lambda _: "repeats an earlier box of the same class")
 
 
 def check_counts(records: Records) -> Iterator[Finding]:
-    """Give what is odd about the number of boxes: too many in an image, none of a class."""
+    """Yield what is odd about the number of boxes: too many in an image, none of a class."""
     counts = np.diff(records.offsets)
     for i in np.flatnonzero(counts > MOST_BOXES).tolist():
         yield Finding(
             rule="many-boxes",
             image=records.relative_path(i),
             index=i,
-            message=f"{counts[i]} boxes; training takes {MOST_BOXES} of an image at most.",
+            message=f"{counts[i]} boxes; training uses at most {MOST_BOXES} per image.",
         )
     used = np.bincount(records.class_ids, minlength=len(records.names))
     for class_id in np.flatnonzero(used == 0).tolist():
-        yield Finding(
-            rule="unused-class",
-            image="",
-            message=f"The class {records.names[class_id]!r} has no box.",
-        )
+        yield Finding(rule="unused-class", image="", message=f"The class {records.names[class_id]!r} has no box.")
 
 
 def fits(boxes_xyxy: NDArray[np.float32], size_hw: tuple[int, int]) -> bool:
-    """Tell whether boxes lie inside an image of this size, but for the usual slack.
+    """Return whether boxes lie inside an image of this size, apart from the usual slack.
 
     Example:
         >>> fits(np.array([[0, 0, 60.5, 40]], np.float32), (40, 60)), fits(np.array([[0, 0, 60, 50]]), (40, 60))
@@ -93,7 +89,7 @@ def fits(boxes_xyxy: NDArray[np.float32], size_hw: tuple[int, int]) -> bool:
 
 
 def _repeated(owner: NDArray[np.int64], records: Records) -> NDArray[np.bool_]:
-    """Return which boxes are there before them in the same image, with the same corners and class."""
+    """Return which boxes repeat an earlier one of the same image: the same corners and class."""
     rows = np.column_stack((owner, records.class_ids, records.boxes_xyxy)).astype(np.float64)
     # A stable sort: of equal rows the first in the file stays first.
     order = np.lexsort(rows.T[::-1])

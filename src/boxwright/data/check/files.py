@@ -1,4 +1,4 @@
-"""Rules about image files: can they be read, are they what the labels say, are there two of one."""
+"""Rules about image files: can they be read, do they match the labels, are there duplicates."""
 
 import hashlib
 import os
@@ -17,12 +17,12 @@ from boxwright.vision.decode import decode_image, parse_header
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:
-    """What reading one image told.
+    """What reading one image showed.
 
     Attributes:
-        file_bytes: the length of the file, -1 when it can't be read.
-        digest: a hash of its content, empty when it can't be read.
-        size_hw: height and width for the rules about boxes, (0, 0) when unknown.
+        file_bytes: the length of the file, -1 if it can't be read.
+        digest: a hash of its content, empty if it can't be read.
+        size_hw: height and width for the rules about boxes, (0, 0) if unknown.
         findings: what is wrong with it.
     """
 
@@ -32,13 +32,13 @@ class FileFacts:
     findings: tuple[Finding, ...] = ()
 
 
-def check_files(records: Records, workers: int) -> Iterator[FileFacts]:
-    """Give what is to be said of each image by its file, in order; every file is read and decoded once."""
-    yield from map_threads(lambda i: _check_file(records, i), len(records), workers)
+def check_files(records: Records, indices: Sequence[int], workers: int) -> Iterator[FileFacts]:
+    """Yield the facts about some of the images, in order; each file is read and decoded once."""
+    yield from map_threads(lambda n: _check_file(records, indices[n]), len(indices), workers)
 
 
 def check_repeats(records: Records, facts: Sequence[FileFacts]) -> Iterator[Finding]:
-    """Give the images that are listed twice, and those with the content of one before them."""
+    """Yield the images that are listed twice, and those with the content of an earlier one."""
     first_by_path: dict[str, int] = {}
     first_by_digest: dict[bytes, int] = {}
     for i, fact in enumerate(facts):
@@ -56,16 +56,16 @@ def check_repeats(records: Records, facts: Sequence[FileFacts]) -> Iterator[Find
 
 
 def check_leaks(records: Records, facts: Sequence[FileFacts], other: Records, workers: int) -> Iterator[Finding]:
-    """Give the images whose content is in the other part of the set too."""
+    """Yield the images whose content is in the other part of the set too."""
     lengths = {fact.file_bytes for fact in facts if fact.digest}
 
     def digest(i: int) -> bytes:
         # Most files differ in length already and need not be read.
         try:
             if os.path.getsize(other.path(i)) in lengths:
-                return content_digest(other.path(i).read_bytes())
+                return _digest(other.path(i).read_bytes())
         except (OSError, ValueError):
-            return b""
+            pass
         return b""
 
     owner = {found: i for i, found in enumerate(map_threads(digest, len(other), workers)) if found}
@@ -75,8 +75,8 @@ def check_leaks(records: Records, facts: Sequence[FileFacts], other: Records, wo
             yield Finding(rule="leaked-image", image=records.relative_path(i), index=i, message=message)
 
 
-def content_digest(data: bytes) -> bytes:
-    """Return 16 bytes that stand for the content of a file."""
+def _digest(data: bytes) -> bytes:
+    """Return a hash of the content of a file."""
     return hashlib.blake2b(data, digest_size=16).digest()
 
 
@@ -93,7 +93,7 @@ def _check_file(records: Records, i: int) -> FileFacts:
         return FileFacts(findings=(found("unreadable", f"it can't be read: {reason}."),))
     if not data:
         return FileFacts(file_bytes=0, findings=(found("empty-file", "the file has 0 bytes."),))
-    digest = content_digest(data)
+    digest = _digest(data)
     try:
         height, width = decode_image(data, name).shape[:2]
     except DataError as error:
@@ -101,28 +101,27 @@ def _check_file(records: Records, i: int) -> FileFacts:
         rule = "truncated" if "cut off" in message else "unreadable"
         return FileFacts(file_bytes=len(data), digest=digest, findings=(found(rule, message),))
 
-    size, labelled = (height, width), records.size_hw(i)
-    header = parse_header(data)
+    size = frame = (height, width)
+    header, labelled, boxes = parse_header(data), records.size_hw(i), records.boxes(i)
     findings = []
     if header is not None and header.orientation != 1 and header.size_hw == size:
-        stored, boxes = header.stored_hw, records.boxes(i)
+        stored = header.stored_hw
         if stored != size and (labelled == stored or (not fits(boxes, size) and fits(boxes, stored))):
             message = (
                 f"EXIF turns it to {_show(size)}, but the labels are in the stored frame, {_show(stored)}. "
                 "Turn the boxes, or save the image upright."
             )
-            # The boxes are judged in the frame they are in: one finding for one fault.
-            return FileFacts(
-                file_bytes=len(data), digest=digest, size_hw=stored, findings=(found("exif-frame", message),)
+            findings.append(found("exif-frame", message))
+            frame = stored  # the boxes are judged in the frame they are in: one finding for one fault
+        else:
+            message = (
+                f"EXIF turns it (orientation {header.orientation}). That is applied; boxes must be in the displayed "
+                f"frame, {_show(size)}."
             )
-        message = (
-            f"EXIF turns it (orientation {header.orientation}). That is applied, and boxes are taken to be in the "
-            f"displayed frame, {_show(size)}."
-        )
-        findings.append(found("exif-rotated", message))
-    if min(labelled) and labelled != size:
+            findings.append(found("exif-rotated", message))
+    if frame == size and min(labelled) and labelled != size:
         findings.append(found("wrong-size", f"the labels say {_show(labelled)}, the image is {_show(size)}."))
-    return FileFacts(file_bytes=len(data), digest=digest, size_hw=size, findings=tuple(findings))
+    return FileFacts(file_bytes=len(data), digest=digest, size_hw=frame, findings=tuple(findings))
 
 
 def _show(size_hw: tuple[int, int]) -> str:

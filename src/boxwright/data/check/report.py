@@ -1,40 +1,41 @@
-"""What the linter found: `Finding`, `CheckReport`, and `usable`, which leaves bad images out."""
+"""The linter's result: `Finding`, `CheckReport`, and `usable`, which leaves bad images out."""
 
 import json
 from collections import Counter
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from boxwright.core.errors import DataError, UsageError
-from boxwright.data.formats.faults import Severity
-from boxwright.data.formats.files import some, write_text
+from boxwright.core.errors import DataError, UsageError, shorten
+from boxwright.data.formats.files import read_text, write_text
 from boxwright.data.records import PathText, Records
+
+Severity = Literal["error", "warning"]
 
 RULES: dict[str, tuple[Severity, str]] = {
     "bad-label": ("error", "a label file or an entry in it can't be read"),
     "unknown-class": ("error", "a box of a class that the set does not have"),
-    "missing-image": ("error", "the labels name an image that is not there"),
+    "missing-image": ("error", "the labels name an image that does not exist"),
     "unreadable": ("error", "an image that can't be decoded"),
     "empty-file": ("error", "an image of 0 bytes"),
     "truncated": ("error", "an image that is cut off"),
     "exif-frame": ("error", "the labels are in the stored frame of an image that EXIF turns"),
     "wrong-size": ("error", "the labels give another size than the image has"),
     "listed-twice": ("error", "an image that the labels list twice"),
-    "leaked-image": ("error", "the other part of the set has an image of the same content"),
+    "leaked-image": ("error", "the other part of the set has an image with the same content"),
     "non-finite": ("error", "corners that are not a number or infinite"),
     "degenerate-box": ("error", "a box without width or height"),
-    "box-outside": ("error", "a box wholly outside of the image"),
+    "box-outside": ("error", "a box completely outside of the image"),
     "unlabelled-image": ("warning", "an image without labels"),
-    "exif-rotated": ("warning", "an image that EXIF turns; boxes are taken to be in the displayed frame"),
-    "duplicate-image": ("warning", "two images of the same content"),
+    "exif-rotated": ("warning", "an image that EXIF turns; boxes must be in the displayed frame"),
+    "duplicate-image": ("warning", "two images with the same content"),
     "tiny-box": ("warning", "a box less than a pixel wide or high"),
-    "box-over-edge": ("warning", "a box that sticks out of the image"),
-    "duplicate-box": ("warning", "a box that is there twice"),
-    "many-boxes": ("warning", "more boxes than training takes of an image"),
+    "box-over-edge": ("warning", "a box that extends over the edge of the image"),
+    "duplicate-box": ("warning", "a box that appears twice"),
+    "many-boxes": ("warning", "more boxes in an image than training uses"),
     "unused-class": ("warning", "a class without a box"),
 }
 """Every rule with its severity and what it finds, in the order of reports."""
@@ -46,10 +47,10 @@ class Finding:
 
     Attributes:
         rule: its name in `RULES`, such as "box-outside".
-        image: the image below the set's root, another file where there is no image, "" for the set as a whole.
-        index: the image's place in the set, None where it is not in it.
-        box: the box's place in the image, None where it is not about one box.
+        image: the image below the set's root, another file if there is no image, "" for the whole set.
         message: a sentence.
+        index: the image's position in the set, None if it is not in it.
+        box: the box's position in the image, None if it is not about one box.
     """
 
     rule: str
@@ -60,7 +61,7 @@ class Finding:
 
     @property
     def severity(self) -> Severity:
-        """Whether it is an "error", which must not be trained on, or a "warning"."""
+        """Either "error", which must not be trained on, or "warning"."""
         return RULES[self.rule][0]
 
     def __str__(self) -> str:
@@ -70,11 +71,11 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckReport:
-    """All that the linter found in a set.
+    """Everything that the linter found in a set.
 
     Attributes:
-        root: the folder that images are named relative to.
-        images: how many images the labels name, those that are missing too.
+        root: the folder that image names are relative to.
+        images: how many images the labels name, including missing ones.
         checked: how many of them are in the set.
         boxes: how many boxes those have.
         findings: in the order of `RULES`, which has errors first.
@@ -86,6 +87,26 @@ class CheckReport:
     boxes: int
     findings: tuple[Finding, ...] = ()
 
+    @classmethod
+    def load(cls, path: PathText) -> "CheckReport":
+        """Return the report that `save` wrote.
+
+        Raises:
+            DataError: the file is missing or is not a report.
+        """
+        try:
+            values = json.loads(read_text(Path(path)))
+            found = ({key: value for key, value in f.items() if key != "severity"} for f in values["findings"])
+            return cls(
+                root=values["root"],
+                images=values["images"],
+                checked=values["checked"],
+                boxes=values["boxes"],
+                findings=tuple(Finding(**finding) for finding in found),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DataError(f"{str(path)!r} is not a data report: {error!r}. Check the data again.") from error
+
     @cached_property
     def errors(self) -> tuple[Finding, ...]:
         """The findings that must not be trained on."""
@@ -93,7 +114,7 @@ class CheckReport:
 
     @cached_property
     def warnings(self) -> tuple[Finding, ...]:
-        """The findings that may be meant so."""
+        """The findings that may be intended."""
         return tuple(f for f in self.findings if f.severity == "warning")
 
     @property
@@ -102,12 +123,17 @@ class CheckReport:
         return not self.errors
 
     @cached_property
+    def bad_names(self) -> tuple[str, ...]:
+        """The names of the images with errors, including missing ones."""
+        return tuple(dict.fromkeys(f.image for f in self.errors))
+
+    @property
     def error_fraction(self) -> float:
-        """The part of all images that has an error or is missing."""
-        return len({f.image for f in self.errors}) / max(self.images, 1)
+        """The fraction of all images that have an error or are missing."""
+        return len(self.bad_names) / max(self.images, 1)
 
     def bad_images(self) -> list[int]:
-        """Return the places in the set of the images with errors."""
+        """Return the positions in the set of the images with errors."""
         return sorted({f.index for f in self.errors if f.index is not None})
 
     def counts(self) -> dict[str, int]:
@@ -116,27 +142,22 @@ class CheckReport:
 
     def summary(self) -> str:
         """Return one sentence."""
-        size = f"{_count(self.images, 'image')} with {_count(self.boxes, 'box', 'boxes')}"
-        if not self.findings:
-            return f"{size}: nothing wrong."
         parts = []
         if self.errors:
-            bad = len({f.image for f in self.errors})
-            parts.append(f"{_count(len(self.errors), 'error')} in {_count(bad, 'image')}")
+            parts.append(f"{_count(len(self.errors), 'error')} in {_count(len(self.bad_names), 'image')}")
         if self.warnings:
             parts.append(_count(len(self.warnings), "warning"))
-        return f"{size}: {', '.join(parts)}."
+        size = f"{_count(self.images, 'image')} with {_count(self.boxes, 'box', 'boxes')}"
+        return f"{size}: {', '.join(parts) or 'nothing wrong'}."
 
     def lines(self, limit: int = 5) -> list[str]:
         """Return the report as text lines, with at most `limit` findings of each rule."""
         out = [self.summary()]
-        for severity, findings in (("error", self.errors), ("warning", self.warnings)):
-            for rule, count in Counter(f.rule for f in findings).items():
-                out.append(f"{severity} {rule}: {count}")
-                shown = [f for f in findings if f.rule == rule][:limit]
-                out += [f"  {finding}" for finding in shown]
-                if count > limit:
-                    out.append(f"  and {count - limit} more")
+        for rule, count in self.counts().items():
+            out.append(f"{RULES[rule][0]} {rule}: {count}")
+            out += [f"  {finding}" for finding in self.findings if finding.rule == rule][:limit]
+            if count > limit:
+                out.append(f"  and {count - limit} more")
         return out
 
     def to_dict(self) -> dict[str, Any]:
@@ -154,7 +175,7 @@ class CheckReport:
         }
 
     def save(self, path: PathText) -> None:
-        """Write the report as JSON, the folder too.
+        """Write the report as JSON and make its folder.
 
         Raises:
             DataError: the file can't be written.
@@ -164,40 +185,37 @@ class CheckReport:
 
 def usable(
     records: Records, report: CheckReport, *, threshold: float = 0.05, report_path: PathText | None = None
-) -> tuple[Records, tuple[str, ...]]:
-    """Return the set without its bad images, and the names of those that were left out.
+) -> Records:
+    """Return the set without the images that have errors.
 
     Args:
         records: the set.
-        report: what `check_records` said of this very set.
-        threshold: the part of the images that may have errors.
-        report_path: where the report was saved, for the error.
+        report: the result of `check_records` for this set.
+        threshold: the fraction of the images that may have errors.
+        report_path: where the report was saved, for the error message.
 
     Raises:
         DataError: more images than that have errors, or no good one is left.
-        UsageError: the report is about another set, or the threshold is no part.
+        UsageError: the report is about another set, or the threshold is not a fraction.
     """
     if not 0 <= threshold <= 1:
-        raise UsageError(f"threshold={threshold!r} is no part of the images. Use a number from 0 to 1.")
+        raise UsageError(f"threshold={threshold!r} is not a fraction of the images. Use a number from 0 to 1.")
     if report.checked != len(records) or report.root != str(records.root):
         raise UsageError(
             f"The report is about {report.checked} images in {report.root!r}, the set has {len(records)} in "
             f"{str(records.root)!r}. Check this set first."
         )
     bad = report.bad_images()
-    names = tuple(dict.fromkeys(f.image for f in report.errors))
     see = f" The whole report is in {str(report_path)!r}." if report_path is not None else ""
     if report.error_fraction > threshold:
         raise DataError(
-            f"{len(names)} of {report.images} images have errors ({report.error_fraction:.1%}), more than the "
-            f"{threshold:.1%} that are allowed: {some(names)}. First: {report.errors[0]}{see} "
+            f"{len(report.bad_names)} of {report.images} images have errors ({report.error_fraction:.1%}), more than "
+            f"the {threshold:.1%} that are allowed: {shorten(report.bad_names)}. First: {report.errors[0]}{see} "
             "Correct them, or raise the threshold."
         )
     if len(records) and len(bad) == len(records):
-        raise DataError(f"Every one of the {len(records)} images has errors. First: {report.errors[0]}{see}")
-    keep = np.ones(len(records), np.bool_)
-    keep[bad] = False
-    return (records.select(keep) if bad else records), names
+        raise DataError(f"All {len(records)} images have errors. First: {report.errors[0]}{see}")
+    return records.select(np.delete(np.arange(len(records)), bad)) if bad else records
 
 
 def _count(number: int, one: str, many: str = "") -> str:

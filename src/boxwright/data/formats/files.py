@@ -1,6 +1,5 @@
-"""The files of a set in a folder: reading and writing label text, and bringing images along."""
+"""The files of a set: reading and writing label text, finding and copying images."""
 
-import contextlib
 import filecmp
 import os
 import shutil
@@ -8,28 +7,32 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from boxwright.core.errors import DataError, UsageError
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.core.errors import DataError
+from boxwright.core.files import write_whole
 from boxwright.data.records import Records
 
-Bring = Literal["copy", "link"]
+CopyMode = Literal["copy", "link"]
 """How images get into a written set: `copy` them, or make a symbolic `link` to each."""
 
 
 def read_text(file: Path) -> str:
-    """Return the text of a file; a byte order mark is dropped.
+    """Return the text of a file without a byte order mark.
 
     Raises:
         DataError: it can't be read.
     """
     try:
-        # Not strict: lists may hold file names that are no valid UTF-8.
+        # Not strict: lists may hold file names that are not valid UTF-8.
         return file.read_bytes().decode("utf-8-sig", "surrogateescape")
     except OSError as error:
         raise DataError(f"Cannot read {str(file)!r}: {error.strerror}. Check the file.") from error
 
 
 def read_lines(file: Path) -> list[str]:
-    """Return the lines of a file that hold something, without the space around them.
+    """Return the lines of a file that are not blank, stripped.
 
     Raises:
         DataError: it can't be read.
@@ -37,25 +40,25 @@ def read_lines(file: Path) -> list[str]:
     return [line for line in (line.strip() for line in read_text(file).split("\n")) if line]
 
 
-def write_text(file: Path, text: str) -> None:
-    """Write a file whole or not at all, and make its folder.
+def write_text(file: Path, text: str | bytes, *, atomic: bool = True) -> None:
+    """Write a file and make its folder; `atomic=False` is for one of many files, where a disk sync each is slow.
 
     Raises:
         DataError: it can't be written.
     """
-    half_written = file.with_name(f".{file.name}.{os.getpid()}")
+    data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        half_written.write_bytes(text.encode("utf-8", "surrogateescape"))
-        half_written.replace(file)
+        if atomic:
+            write_whole(file, data)
+        else:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            half_written.unlink()
         raise DataError(f"Cannot write {str(file)!r}: {error.strerror}. Choose another place.") from error
 
 
 def exported_names(records: Records) -> list[str]:
-    """Return the path that each image gets below the new image folder: its own, where that leads downwards.
+    """Return the path that each image gets below the new image folder: its own, if that leads downwards.
 
     Example:
         >>> far = Records.from_lists(
@@ -73,7 +76,7 @@ def exported_names(records: Records) -> list[str]:
 
 
 def label_stems(names: Sequence[str]) -> list[str]:
-    """Return each name without its ending, which is what its label file is called.
+    """Return each name without its ending, which is the name of its label file.
 
     Raises:
         DataError: two images would share a label file.
@@ -89,15 +92,12 @@ def label_stems(names: Sequence[str]) -> list[str]:
     return stems
 
 
-def bring_images(records: Records, names: Sequence[str], folder: Path, how: Bring) -> None:
+def copy_images(records: Records, names: Sequence[str], folder: Path, how: CopyMode) -> None:
     """Copy or link every image to `folder / name`; one that is there already stays.
 
     Raises:
         DataError: an image can't be written, or another one has its name.
-        UsageError: `how` is neither "copy" nor "link".
     """
-    if how not in ("copy", "link"):
-        raise UsageError(f"images={how!r} is no way to bring images. Choose from: 'copy', 'link'.")
     for parent in {(folder / name).parent for name in names}:
         try:
             parent.mkdir(parents=True, exist_ok=True)
@@ -105,31 +105,70 @@ def bring_images(records: Records, names: Sequence[str], folder: Path, how: Brin
             raise DataError(f"Cannot make {str(parent)!r}: {error.strerror}. Choose another folder.") from error
     for i, name in enumerate(names):
         source, target = records.path(i), folder / name
+        what = f"Cannot put {str(source)!r} at {str(target)!r}:"
         try:
             if not target.exists():
                 if how == "link":
                     target.symlink_to(os.path.realpath(source))
                 else:
                     shutil.copyfile(source, target)
-                continue
-            same = os.path.samefile(source, target) or filecmp.cmp(source, target, shallow=False)
+            elif not os.path.samefile(source, target) and not filecmp.cmp(source, target, shallow=False):
+                raise DataError(f"{what} another image is there. Write to an empty folder, or rename one of them.")
         except OSError as error:
-            raise DataError(
-                f"Cannot put {str(source)!r} at {str(target)!r}: {error.strerror}. Check both places."
-            ) from error
-        if not same:
-            raise DataError(
-                f"Cannot put {str(source)!r} at {str(target)!r}: another image is there. "
-                "Write to an empty folder, or rename one of them."
-            )
+            raise DataError(f"{what} {error.strerror}. Check both places.") from error
 
 
-def some(names: Sequence[str], limit: int = 5) -> str:
-    """Return the first few names, and how many more there are.
+def image_roots(file: Path) -> list[Path]:
+    """Return the folders in which the images of a COCO json are looked for, the likeliest first.
 
     Example:
-        >>> some(["a", "b", "c"], limit=2)
-        "'a', 'b' and 1 more"
+        >>> roots = image_roots(Path("/coco/annotations/instances_val2017.json"))
+        >>> Path("/coco/val2017") in roots, Path("/coco/annotations/images") in roots
+        (True, True)
     """
-    shown = ", ".join(repr(name) for name in names[:limit])
-    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+    # Absolute, or "instances.json" would have no folder above it.
+    file = Path(os.path.abspath(file))
+    words = file.stem.split("_")
+    splits = [
+        *("_".join(words[i:]) for i in range(len(words))),
+        *("_".join(words[:i]) for i in range(1, len(words))),
+    ]  # fmt: skip
+    bases = (file.parent, file.parent.parent)
+    roots = [base / inner / split for split in splits if split for base in bases for inner in ("", "images")]
+    roots += [base / inner for base in bases for inner in ("images", "")]
+    return list(dict.fromkeys(roots))
+
+
+def find_images(file: Path, names: Sequence[str]) -> tuple[Path, NDArray[np.bool_]]:
+    """Return the folder that holds most of the images of a COCO json, and which of them it holds.
+
+    Raises:
+        DataError: none of them exists.
+    """
+    # Whole folders are listed because asking a network disk for 100,000 files one by one is slow.
+    listings: dict[str, frozenset[str]] = {}
+
+    def exists(root: Path, name: str) -> bool:
+        folder, base = os.path.split(os.path.join(root, name))
+        if folder not in listings:
+            try:
+                listings[folder] = frozenset(os.listdir(folder))
+            except (OSError, ValueError):
+                listings[folder] = frozenset()
+        return base in listings[folder]
+
+    roots = image_roots(file)
+    best, best_found = roots[-1], np.zeros(len(names), np.bool_)
+    for root in roots:
+        found = np.array([exists(root, name) for name in names], np.bool_)
+        if found.sum() > best_found.sum():
+            best, best_found = root, found
+        if found.all():
+            break
+    if not best_found.any():
+        places = ", ".join(repr(str(r)) for r in roots if r.is_dir())
+        raise DataError(
+            f"None of the {len(names)} images of {str(file)!r} was found, the first being {names[0]!r}. "
+            f"Looked in {places}. Put the images into {str(file.parent / 'images')!r}."
+        )
+    return best, best_found

@@ -1,35 +1,31 @@
 """One xml of a Pascal VOC set: `parse_voc_xml` and `format_voc_xml`."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 import numpy as np
 
 from boxwright.core.errors import DataError
-from boxwright.data.records import ImageRecord
+from boxwright.data.records import Records
 
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
-# Leaves room for areas in float32.
-_LARGEST = 1e12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VocObject:
+class VocObject(NamedTuple):
     """One box of an xml."""
 
     name: str
     box_xyxy: tuple[float, ...]
-    difficult: bool = False
-    crowd: bool = False
+    crowd: bool
 
 
 @dataclass(slots=True, kw_only=True)
 class VocXml:
-    """What one xml says, with a sentence in `wrong` for each thing in it that can't be used."""
+    """The content of one xml, with a sentence in `wrong` for each thing in it that can't be used."""
 
     file: Path
     filename: str = ""
@@ -39,14 +35,14 @@ class VocXml:
 
 
 def parse_voc_xml(file: Path) -> VocXml:
-    """Return what an xml file says; broken files and objects become sentences in `wrong`."""
+    """Return the content of an xml file; broken files and objects become sentences in `wrong`."""
     found = VocXml(file=file)
     try:
         tree = ElementTree.fromstring(file.read_bytes())
     except OSError as error:
         found.wrong.append(f"{str(file)!r} can't be read: {error.strerror}.")
         return found
-    except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an encoding nobody knows
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
         found.wrong.append(f"{str(file)!r} is not valid xml: {error}.")
         return found
     found.filename = _text(tree, "filename")
@@ -55,38 +51,39 @@ def parse_voc_xml(file: Path) -> VocXml:
         found.size_hw = int(height), int(width)
     for number, thing in enumerate(tree.findall("object"), start=1):
         name = _text(thing, "name")
-        corners = [_number(_text(thing, f"bndbox/{corner}")) for corner in _CORNERS]
-        box = tuple(c for c in corners if c is not None)
+        texts = [_text(thing, f"bndbox/{corner}") for corner in _CORNERS]
+        box = tuple(corner for corner in map(_number, texts) if corner is not None)
         if not name:
             found.wrong.append(f"{str(file)!r}: object {number} has no name.")
         elif len(box) < 4:
-            texts = [_text(thing, f"bndbox/{corner}") for corner in _CORNERS]
             found.wrong.append(
                 f"{str(file)!r}: object {number} ({name!r}) has the corners {texts!r} where 4 finite numbers "
                 f"({', '.join(_CORNERS)}) should be."
             )
         else:
-            marks = {key: _number(_text(thing, key)) or 0 for key in ("difficult", "iscrowd")}
-            found.objects.append(
-                VocObject(name=name, box_xyxy=box, difficult=marks["difficult"] > 0, crowd=marks["iscrowd"] > 0)
-            )
+            found.objects.append(VocObject(name, box, (_number(_text(thing, "iscrowd")) or 0) > 0))
     return found
 
 
-def format_voc_xml(image: ImageRecord, filename: str, names: Sequence[str]) -> str:
-    """Return the xml of one image; numbers are as short as they can be and still give the same float32."""
-    height, width = image.size_hw
+def format_voc_xml(records: Records, i: int, filename: str) -> str:
+    """Return the xml of image i; numbers are as short as they can be and still give the same float32.
+
+    Raises:
+        DataError: a class name can't be written in xml.
+    """
+    height, width = records.size_hw(i)
     lines = ["<annotation>", f"  <filename>{escape(filename)}</filename>"]
     if height:
         lines.append(f"  <size><width>{width}</width><height>{height}</height><depth>3</depth></size>")
-    for box, class_id, crowd in zip(image.boxes_xyxy, image.class_ids.tolist(), image.crowd.tolist(), strict=True):
+    names: Sequence[str] = [records.names[class_id] for class_id in records.class_ids_of(i).tolist()]
+    for box, name, crowd in zip(records.boxes(i), names, records.crowd_of(i).tolist(), strict=True):
         corners = (
             f"<{corner}>{np.format_float_positional(value, trim='-')}</{corner}>"
             for corner, value in zip(_CORNERS, box, strict=True)
         )
         lines += [
             "  <object>",
-            f"    <name>{escape(names[class_id])}</name>",
+            f"    <name>{escape(name)}</name>",
             # Readers that don't know crowds leave difficult objects out of the score.
             f"    <difficult>{int(crowd)}</difficult>",
             *(["    <iscrowd>1</iscrowd>"] if crowd else []),
@@ -110,4 +107,5 @@ def _number(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if math.isfinite(value) and abs(value) < _LARGEST else None
+    # The bound leaves room for areas in float32; NaN fails it too.
+    return value if abs(value) < 1e12 else None

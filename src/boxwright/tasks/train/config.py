@@ -78,6 +78,8 @@ class TrainConfig:
             and restarts on other machines read them from there. On Ray and Spark `output_dir` is then a folder of the
             starting machine alone.
         use_ipex: use Intel's extension, if it fits.
+        check: read and decode every training image before the first step, and leave the bad ones out. A resumed run
+            skips this if its images are unchanged. Without the check, bad images are replaced when they come up.
         max_error_rate: reject a set in which more than this fraction of the images has errors.
         loggers: further loggers: tensorboard, mlflow, wandb; tensorboard is used if it is installed.
     """
@@ -133,6 +135,7 @@ class TrainConfig:
     ship: bool = False
     store: str | None = None
     use_ipex: bool = False
+    check: bool = True
     max_error_rate: float = 0.05
     loggers: tuple[str, ...] = ()
 

@@ -1,20 +1,23 @@
-"""The data of a training run: read, checked, cached, dealt out."""
+"""The data of a training run: reading, checking, caching, loading."""
 
+import os
 import time
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 
 import torch
 
 from boxwright.accel.nano import TorchNano
-from boxwright.core.errors import DataError
+from boxwright.core.errors import BoxwrightError, DataError, UsageError, shorten
 from boxwright.core.log import get_logger
 from boxwright.core.memory import read_memory
 from boxwright.data.cache import CacheKind, open_cache
-from boxwright.data.check import check_records, usable
+from boxwright.data.check import CheckReport, FileFacts, check_files, make_report, usable
 from boxwright.data.dataset import DetectionDataset
+from boxwright.data.fingerprint import compare
 from boxwright.data.forks import processes_can_work
-from boxwright.data.formats import read_records, with_names
+from boxwright.data.formats import find_layout
 from boxwright.data.loader import Loader
 from boxwright.data.policy import AugmentPolicy, policy_for
 from boxwright.data.records import Records
@@ -25,22 +28,40 @@ from boxwright.tasks.train.config import TrainConfig
 
 _log = get_logger(__name__)
 _CORES_FOR_PROCESSES = 4
+_EXCHANGE_EVERY = 4096  # images that each process checks between two exchanges
 _MOST_BOXES = 120  # of a mosaic, where every batch must have the same shape; the original keeps as many
 
 
-def read_sets(config: TrainConfig, data: Path) -> tuple[Records, Records]:
-    """Return the images to learn from and those to be scored on.
+def read_sets(nano: TorchNano, config: TrainConfig, data: Path) -> tuple[Records, Records]:
+    """Return the images to train on and those to score on; the first process parses the labels for all.
 
     Args:
+        nano: the processes of the run.
         config: the run.
         data: where its set is on this machine.
 
     Raises:
-        DataError: the set can't be read, or has nothing to learn from.
+        DataError: the set can't be read, or has no boxes to train on.
     """
+    parsed: tuple[Records, Records, Path] | BoxwrightError | None = None
+    if nano.is_global_zero:
+        try:
+            parsed = (*_parse_sets(config, data), data)
+        except BoxwrightError as error:
+            parsed = error
+    parsed = nano.broadcast(parsed)
+    if isinstance(parsed, BoxwrightError):
+        raise parsed
+    assert parsed is not None
+    train, held_out, origin = parsed
+    return _relocate(train, origin, data), _relocate(held_out, origin, data)
+
+
+def _parse_sets(config: TrainConfig, data: Path) -> tuple[Records, Records]:
     if config.train_split is not None:
-        train = read_records(data, split=config.train_split)
-        held_out = with_names(read_records(data, split=config.val_split), train.names)
+        layout = find_layout(data)
+        train = layout.read(config.train_split)
+        held_out = layout.read(config.val_split).with_names(train.names)
     else:
         train, held_out = read_splits(data, val=config.val, seed=config.seed)
     if not len(train.boxes_xyxy):
@@ -50,32 +71,68 @@ def read_sets(config: TrainConfig, data: Path) -> tuple[Records, Records]:
     return train, held_out
 
 
+def _relocate(records: Records, origin: Path, data: Path) -> Records:
+    """Return records that were read at `origin`, for the same set at `data` on this machine."""
+    if os.path.abspath(origin) == os.path.abspath(data):
+        return records
+    root = Path(os.path.normpath(data / os.path.relpath(records.root, origin)))
+    if not root.is_dir():
+        raise DataError(f"There is no data set at {str(data)!r}: the folder {str(root)!r} is missing. Check the path.")
+    return replace(records, root=root)
+
+
 def leave_out_bad(nano: TorchNano, records: Records, held_out: Records, config: TrainConfig) -> Records:
-    """Return the training images without the bad ones; the first process checks, and the report is in the run folder.
+    """Return the training images without the bad ones; the report is in the run folder.
+
+    Each process checks its share of the images. A resumed run uses its earlier report as long as `data.lock` shows no
+    change, and `check=false` skips the check.
 
     Raises:
-        DataError: more of them are bad than the config allows.
+        DataError: more images are bad than the config allows.
     """
-    error: DataError | None = None
-    bad: list[int] = []
-    if nano.is_global_zero:
-        start = time.perf_counter()
-        report = check_records(records, other=held_out if len(held_out) else None)
-        path = config.output_dir / "data_report.json"
-        report.save(path)
-        _log.info("%s Checked in %.1f s.", report.summary(), time.perf_counter() - start)
-        try:
-            _, names = usable(records, report, threshold=config.max_error_rate, report_path=path)
-            bad = [int(i) for i in report.bad_images()]
-            if names:
-                _log.warning("Left out: %s. See %s", ", ".join(names[:10]) + (" …" if len(names) > 10 else ""), path)
-        except DataError as caught:
-            error = caught
-    error, bad = nano.broadcast((error, bad))
-    if error is not None:
-        raise error
-    keep = sorted(set(range(len(records))) - set(bad))
-    return records.select(keep) if bad else records
+    if not config.check:
+        return records
+    start = time.perf_counter()
+    path = config.output_dir / "data_report.json"
+    report: CheckReport | None = nano.broadcast(_earlier_report(records, config) if nano.is_global_zero else None)
+    if report is None:
+        facts = _check_files(nano, records)
+        if nano.is_global_zero:
+            other = held_out if len(held_out) else None
+            report = make_report(records, facts, other=other, workers=torch.get_num_threads())
+            report.save(path)
+            _log.info("%s Checked in %.1f s.", report.summary(), time.perf_counter() - start)
+        report = nano.broadcast(report)
+        assert report is not None
+    good = usable(records, report, threshold=config.max_error_rate, report_path=path)
+    if report.bad_names and nano.is_global_zero:
+        _log.warning("Left out: %s. See %s", shorten(report.bad_names, 10), path)
+    return good
+
+
+def _check_files(nano: TorchNano, records: Records) -> list[FileFacts]:
+    """Return the facts about every image file; each process reads and decodes its share."""
+    facts: list[FileFacts] = []
+    # Exchanged now and then, so that no process waits for another longer than a collective's time limit.
+    step = _EXCHANGE_EVERY * nano.world_size
+    for first in range(0, len(records), step):
+        own = range(first + nano.global_rank, min(first + step, len(records)), nano.world_size)
+        found = list(check_files(records, own, torch.get_num_threads()))
+        shares = nano.all_gather(found) if nano.is_distributed else [found]
+        facts += [fact for row in zip_longest(*shares) for fact in row if fact is not None]
+    return facts
+
+
+def _earlier_report(records: Records, config: TrainConfig) -> CheckReport | None:
+    """Return the report of a resumed run, None if there is none or the data changed since."""
+    lock = config.output_dir / "data.lock"
+    if not config.resume or not lock.exists():
+        return None
+    try:
+        report = CheckReport.load(config.output_dir / "data_report.json")
+        return None if compare(lock, usable(records, report, threshold=1)) else report
+    except (DataError, UsageError):
+        return None
 
 
 def choose_policy(config: TrainConfig, *, multiscale: bool, most_sizes: int | None = None) -> AugmentPolicy:

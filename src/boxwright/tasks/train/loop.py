@@ -92,7 +92,7 @@ class Training:
         torch.manual_seed(config.seed)
         folder = config.output_dir
         saved = load_checkpoint(folder / LAST) if config.resume else None
-        train_records, self.held_out = read_sets(config, data)
+        train_records, self.held_out = read_sets(nano, config, data)
         self.records = leave_out_bad(nano, train_records, self.held_out, config)
         self.size_hw = config.size_hw or SIZES[config.model].input_hw
         self.spec = Spec(

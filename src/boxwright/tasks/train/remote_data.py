@@ -14,7 +14,7 @@ from boxwright.accel.places import is_url, open_place
 from boxwright.core.errors import DataError
 from boxwright.core.files import locked
 from boxwright.core.log import get_logger
-from boxwright.data.formats.layout import find_layout
+from boxwright.data.formats import find_layout
 from boxwright.launchers.files import carried_file
 from boxwright.launchers.folder import cache_folder
 from boxwright.tasks.train.archive import SUFFIXES, inside, unpack
