@@ -249,7 +249,7 @@ def test_bad_samples_below_the_limit_are_left_out_and_named(tmp_path: Path, capl
     with caplog.at_level("INFO"):
         train(make_config(tmp_path / "set", tmp_path / "run", steps=1, max_error_rate=0.2))
     name = records.relative_path(3)
-    assert f"Left out: {name}" in caplog.text or "1 error" not in caplog.text
+    assert f"Left out: {name!r}" in caplog.text or "1 error" not in caplog.text
 
 
 @pytest.mark.parametrize(
