@@ -94,7 +94,7 @@ def test_an_image_that_cannot_be_read_is_left_out_and_listed(folder: Path, predi
     assert result.metrics.images == 4
     assert result.metrics.truths == 4
     assert result.metrics.AP == pytest.approx(1)
-    assert "no image" in result.to_dict()["failures"][0]["error"]
+    assert "not an image" in result.to_dict()["failures"][0]["error"]
 
 
 def test_an_image_that_is_not_there_is_left_out_and_named(folder: Path, predictor: Predictor) -> None:
