@@ -7,7 +7,7 @@ import pytest
 
 from boxwright.core.errors import UsageError
 from boxwright.vision.datasets import ImageFolder
-from boxwright.vision.datasets.cache import CachedLoader
+from boxwright.vision.datasets.folder import CachedLoader
 
 
 @pytest.fixture

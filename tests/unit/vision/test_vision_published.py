@@ -126,7 +126,7 @@ def test_mnist_reads_unpacked_files_too(tmp_path, tiny_mnist):
     assert np.array_equal(kind(tmp_path)[2][0], images[2])
     short = folder / "train-images-idx3-ubyte"
     short.write_bytes(short.read_bytes()[:-1])
-    with pytest.raises(DataError, match="no complete IDX file"):
+    with pytest.raises(DataError, match="not a complete IDX file"):
         kind(tmp_path)
 
 

@@ -1,20 +1,61 @@
-"""Classified images: one folder a class."""
+"""Classified images: one folder per class."""
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch.utils.data import Dataset
+import numpy as np
 
 from boxwright.core.errors import DataError, UsageError
-from boxwright.vision.datasets.cache import CachedLoader
-from boxwright.vision.datasets.decode import check_min_side, load_image
-from boxwright.vision.datasets.pair import PairTransform
+from boxwright.vision.datasets.base import Change, VisionDataset, check_min_side, load_image
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 default_loader = load_image
+
+
+class CachedLoader:
+    """A loader that keeps what it has decoded, up to a number of bytes, and returns copies.
+
+    Decoding is most of the work of a sample. Each worker process of a `DataLoader` has its own cache.
+
+    Example:
+        >>> decoded = []
+        >>> loader = CachedLoader(lambda path: decoded.append(path) or np.zeros((2, 2, 3), np.uint8), limit_bytes=100)
+        >>> loader("a.jpg").shape, loader("a.jpg").shape, decoded
+        ((2, 2, 3), (2, 2, 3), ['a.jpg'])
+    """
+
+    def __init__(self, loader: Callable[[str], Any], limit_bytes: int) -> None:
+        if limit_bytes < 1:
+            raise UsageError(f"cache_bytes={limit_bytes!r} keeps nothing. Use a number of bytes, or leave it out.")
+        self._loader = loader
+        self._left = limit_bytes
+        self._kept: dict[str, np.ndarray[Any, Any]] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, path: str) -> Any:
+        """Return the image of a path, decoded now or before."""
+        kept = self._kept.get(path)
+        if kept is not None:
+            return kept.copy()  # a transform may write into its input
+        image = self._loader(path)
+        if isinstance(image, np.ndarray):
+            with self._lock:
+                if path not in self._kept and image.nbytes <= self._left:
+                    self._kept[path] = image.copy()
+                    self._left -= image.nbytes
+        return image
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A worker process starts with an empty cache: sending the images would cost more than decoding them.
+        used = sum(image.nbytes for image in self._kept.values())
+        return {"_loader": self._loader, "_left": self._left + used}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _kept={}, _lock=threading.Lock())
 
 
 def find_classes(directory: str | Path) -> tuple[list[str], dict[str, int]]:
@@ -80,15 +121,13 @@ def make_dataset(
     return samples
 
 
-class DatasetFolder(Dataset[tuple[Any, Any]]):
-    """Gives (sample, class number) of files that lie in one folder a class.
+class DatasetFolder(VisionDataset):
+    """(sample, class number) of files in one folder per class.
 
     Args:
         root: the folder of class folders.
-        loader: makes a sample of a path.
+        loader: returns the sample of a path.
         extensions: endings of the files that count.
-        transform: changes the sample.
-        target_transform: changes the class number.
         is_valid_file: decides by the path instead of by the ending; give exactly one of the two.
         allow_empty: let a class have no file.
 
@@ -97,9 +136,6 @@ class DatasetFolder(Dataset[tuple[Any, Any]]):
         class_to_idx: the number of each class.
         samples: (path, class number) of every file.
         targets: the class number of every file.
-
-    Raises:
-        DataError: there is no class, or a class has no file.
     """
 
     def __init__(
@@ -107,73 +143,55 @@ class DatasetFolder(Dataset[tuple[Any, Any]]):
         root: str | Path,
         loader: Callable[[str], Any],
         extensions: tuple[str, ...] | None = None,
-        transform: Callable[[Any], Any] | None = None,
-        target_transform: Callable[[Any], Any] | None = None,
+        transform: Change = None,
+        target_transform: Change = None,
         is_valid_file: Callable[[str], bool] | None = None,
         allow_empty: bool = False,
     ) -> None:
-        self.root = str(root)
+        super().__init__(root, None, transform, target_transform)
         self.loader = loader
         self.extensions = extensions
-        self.transform = transform
-        self.target_transform = target_transform
         self.classes, self.class_to_idx = self.find_classes(self.root)
         self.samples = self.make_dataset(self.root, self.class_to_idx, extensions, is_valid_file, allow_empty)
         self.targets = [target for _, target in self.samples]
 
-    @staticmethod
-    def make_dataset(
-        directory: str | Path,
-        class_to_idx: dict[str, int],
-        extensions: tuple[str, ...] | None = None,
-        is_valid_file: Callable[[str], bool] | None = None,
-        allow_empty: bool = False,
-    ) -> list[tuple[str, int]]:
-        """Return (path, class number) of every file; may be overridden."""
-        return make_dataset(directory, class_to_idx, extensions, is_valid_file, allow_empty)
+    # Methods, because users of torchvision override them.
+    make_dataset = staticmethod(make_dataset)
 
     def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
         """Return the classes and their numbers; may be overridden."""
         return find_classes(directory)
 
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
+    def load(self, index: int) -> tuple[Any, Any]:
         """Return the sample and its class number."""
         path, target = self.samples[index]
-        return PairTransform(self.transform, self.target_transform)(self.loader(path), target)
+        return self.loader(path), target
 
     def __len__(self) -> int:
         return len(self.samples)
 
 
 class ImageFolder(DatasetFolder):
-    """Gives (image, class number) of images that lie in one folder a class: root/dog/1.jpg, root/cat/2.png.
-
-    Images are RGB arrays (HWC, 8-bit), turned as their EXIF orientation says.
+    """(image, class number) of images in one folder per class: root/dog/1.jpg, root/cat/2.png.
 
     Args:
         root: the folder of class folders.
-        transform: changes the image.
-        target_transform: changes the class number.
-        loader: makes an image of a path.
+        loader: returns the image of a path.
         is_valid_file: decides by the path which files count; by default the endings of `IMG_EXTENSIONS` do.
         allow_empty: let a class have no file.
         min_side: decode JPEGs at 1/2, 1/4 or 1/8 of their size while both sides stay at least this long; see
             `load_image`. Only with the default loader.
-        cache_bytes: keep decoded images in memory up to so many bytes, in each worker process; 0 keeps none.
+        cache_bytes: keep up to this many bytes of decoded images in memory, in each worker process; 0 keeps none.
 
     Attributes:
         imgs: the same as `samples`.
-
-    Raises:
-        UsageError: `min_side` comes with another loader.
-        DataError: there is no class, or a class has no image.
     """
 
     def __init__(
         self,
         root: str | Path,
-        transform: Callable[[Any], Any] | None = None,
-        target_transform: Callable[[Any], Any] | None = None,
+        transform: Change = None,
+        target_transform: Change = None,
         loader: Callable[[str], Any] = default_loader,
         is_valid_file: Callable[[str], bool] | None = None,
         allow_empty: bool = False,
@@ -188,13 +206,6 @@ class ImageFolder(DatasetFolder):
             loader = partial(load_image, min_side=min_side)
         if cache_bytes:
             loader = CachedLoader(loader, cache_bytes)
-        super().__init__(
-            root,
-            loader,
-            IMG_EXTENSIONS if is_valid_file is None else None,
-            transform,
-            target_transform,
-            is_valid_file,
-            allow_empty,
-        )
+        extensions = IMG_EXTENSIONS if is_valid_file is None else None
+        super().__init__(root, loader, extensions, transform, target_transform, is_valid_file, allow_empty)
         self.imgs = self.samples

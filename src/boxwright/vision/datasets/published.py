@@ -1,0 +1,190 @@
+"""Published sets of small images: MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100."""
+
+import gzip
+import hashlib
+import pickle
+from math import prod
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from boxwright.core.errors import DataError
+from boxwright.vision.datasets.base import Change, VisionDataset
+from boxwright.vision.decode import read_file
+
+_UNSIGNED_BYTES = 0x08
+
+
+class MNIST(VisionDataset):
+    """(image, digit) of MNIST, read from the published IDX files; an image is a 28x28 array (HW, 8-bit).
+
+    A `.gz` file is checked by its MD5 sum. Where only the unpacked file is there, its header must fit its length.
+
+    Args:
+        root: the folder that holds `MNIST/raw`.
+        train: the 60,000 training images, or else the 10,000 test images.
+
+    Attributes:
+        data: all images, an 8-bit tensor (N, 28, 28).
+        targets: the digits, an int64 tensor (N,).
+        class_to_idx: the number of each class.
+    """
+
+    folder_name: ClassVar[str] = "MNIST"
+    resources: ClassVar[list[tuple[str, str]]] = [
+        ("train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+        ("train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432"),
+        ("t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3"),
+        ("t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c"),
+    ]
+    classes: ClassVar[list[str]] = [
+        "0 - zero", "1 - one", "2 - two", "3 - three", "4 - four",
+        "5 - five", "6 - six", "7 - seven", "8 - eight", "9 - nine",
+    ]  # fmt: skip
+
+    def __init__(
+        self,
+        root: str | Path,
+        train: bool = True,
+        transform: Change = None,
+        target_transform: Change = None,
+        download: bool = False,
+    ) -> None:
+        super().__init__(root, None, transform, target_transform)
+        self.refuse_download(download, self.raw_folder)
+        self.train = train
+        images, labels = self.resources[:2] if train else self.resources[2:]
+        self.data = torch.from_numpy(_read_idx(Path(self.raw_folder), *images, axes=3))
+        self.targets = torch.from_numpy(_read_idx(Path(self.raw_folder), *labels, axes=1).astype(np.int64))
+        if len(self.data) != len(self.targets):
+            raise DataError(f"{self.raw_folder!r} holds {len(self.data)} images but {len(self.targets)} labels.")
+
+    @property
+    def raw_folder(self) -> str:
+        """The folder with the IDX files."""
+        return str(Path(self.root) / self.folder_name / "raw")
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The number of each class."""
+        return {name: index for index, name in enumerate(self.classes)}
+
+    def load(self, index: int) -> tuple[Any, Any]:
+        """Return a copy of the image, so that changing it leaves the set alone, and its class number."""
+        return self.data[index].numpy().copy(), int(self.targets[index])
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+class FashionMNIST(MNIST):
+    """(image, class number) of Fashion-MNIST, from `FashionMNIST/raw`; otherwise as `MNIST`."""
+
+    folder_name = "FashionMNIST"
+    resources: ClassVar[list[tuple[str, str]]] = [
+        ("train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+        ("train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe"),
+        ("t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79"),
+        ("t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310"),
+    ]
+    classes: ClassVar[list[str]] = [
+        "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+    ]  # fmt: skip
+
+
+class CIFAR10(VisionDataset):
+    """(image, class number) of CIFAR-10, read from the published Python version; an image is a 32x32 RGB array.
+
+    Args:
+        root: the folder that holds `cifar-10-batches-py`.
+        train: the 50,000 training images, or else the 10,000 test images.
+
+    Attributes:
+        data: all images, 8-bit (N, 32, 32, 3).
+        targets: the class numbers.
+        classes: the names of the classes.
+        class_to_idx: the number of each class.
+    """
+
+    base_folder: ClassVar[str] = "cifar-10-batches-py"
+    train_list: ClassVar[list[tuple[str, str]]] = [
+        ("data_batch_1", "c99cafc152244af753f735de768cd75f"),
+        ("data_batch_2", "d4bba439e000b95fd0a9bffe97cbabec"),
+        ("data_batch_3", "54ebc095f3ab1f0389bbae665268c751"),
+        ("data_batch_4", "634d18415352ddfa80567beed471001a"),
+        ("data_batch_5", "482c414d41f54cd18b22e5b47cb7c3cb"),
+    ]
+    test_list: ClassVar[list[tuple[str, str]]] = [("test_batch", "40351d587109b95175f43aff81a1287e")]
+    meta: ClassVar[tuple[str, str]] = ("batches.meta", "5ff9c542aee3614f3951f8cda6e48888")
+    names_key: ClassVar[str] = "label_names"
+    labels_key: ClassVar[str] = "labels"
+
+    def __init__(
+        self,
+        root: str | Path,
+        train: bool = True,
+        transform: Change = None,
+        target_transform: Change = None,
+        download: bool = False,
+    ) -> None:
+        super().__init__(root, None, transform, target_transform)
+        folder = Path(root) / self.base_folder
+        self.refuse_download(download, folder)
+        self.train = train
+        batches = [_unpickle(folder / name, md5) for name, md5 in (self.train_list if train else self.test_list)]
+        planes = np.concatenate([np.asarray(batch["data"], np.uint8) for batch in batches]).reshape(-1, 3, 32, 32)
+        self.data = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
+        self.targets: list[int] = [int(label) for batch in batches for label in batch[self.labels_key]]
+        self.classes: list[str] = list(_unpickle(folder / self.meta[0], self.meta[1])[self.names_key])
+        self.class_to_idx = {name: index for index, name in enumerate(self.classes)}
+
+    def load(self, index: int) -> tuple[Any, Any]:
+        """Return a copy of the image, so that changing it leaves the set alone, and its class number."""
+        return self.data[index].copy(), self.targets[index]
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+class CIFAR100(CIFAR10):
+    """(image, class number) of CIFAR-100, from the folder `cifar-100-python`; otherwise as `CIFAR10`."""
+
+    base_folder = "cifar-100-python"
+    train_list: ClassVar[list[tuple[str, str]]] = [("train", "16019d7e3df5f24257cddd939b257f8d")]
+    test_list: ClassVar[list[tuple[str, str]]] = [("test", "f0ef6b0ae62326f3e7ffdfab6717acfc")]
+    meta = ("meta", "7973b15100ade9c7d40fb424638fde48")
+    names_key = "fine_label_names"
+    labels_key = "fine_labels"
+
+
+def _verified(path: Path, md5: str) -> bytes:
+    data = read_file(path, "file")
+    found = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    if found != md5:
+        raise DataError(f"The file {str(path)!r} has the MD5 sum {found!r} instead of {md5!r}. Fetch it again.")
+    return data
+
+
+def _read_idx(folder: Path, packed_name: str, md5: str, *, axes: int) -> NDArray[np.uint8]:
+    packed = folder / packed_name
+    plain = packed.with_suffix("")
+    if packed.exists() or not plain.exists():
+        path, data = packed, gzip.decompress(_verified(packed, md5))
+    else:
+        path, data = plain, read_file(plain, "file")
+    start = 4 + 4 * axes
+    shape = tuple(int.from_bytes(data[at : at + 4], "big") for at in range(4, start, 4))
+    if data[:4] != bytes((0, 0, _UNSIGNED_BYTES, axes)) or len(data) != start + prod(shape):
+        raise DataError(f"The file {str(path)!r} is not a complete IDX file of {axes} axes. Fetch it again.")
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape).copy()
+
+
+def _unpickle(path: Path, md5: str) -> dict[str, Any]:
+    # Unpickling runs what the file says, so only the published file, proved by its checksum, gets that far.
+    batch = pickle.loads(_verified(path, md5), encoding="latin1")
+    if not isinstance(batch, dict):
+        raise DataError(f"The file {str(path)!r} holds no CIFAR batch.")
+    return batch
