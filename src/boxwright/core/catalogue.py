@@ -71,8 +71,7 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
         "tensorrt": Entry("boxwright.runtimes.tensorrt_:build_engine", ("onnxruntime",), "onnx"),
     },
     "quantizer": {
-        "openvino": Entry("boxwright.runtimes.openvino_quantize:quantize", ("torch", "openvino"), "quantize"),
-        "openvino_nncf": Entry("boxwright.runtimes.openvino_nncf:quantize", ("torch", "openvino", "nncf"), "quantize"),
+        "openvino": Entry("boxwright.runtimes.openvino_quantize:quantize", ("torch", "openvino", "nncf"), "quantize"),
         "openvino_bf16": Entry("boxwright.runtimes.openvino_mixed:mix", ("torch", "openvino"), "quantize"),
         "onnx_qlinear": Entry("boxwright.runtimes.onnx_quantize:quantize_static", ("onnx", "onnxruntime"), "export"),
         "onnx_integer": Entry("boxwright.runtimes.onnx_quantize:quantize_dynamic", ("onnx", "onnxruntime"), "export"),

@@ -319,7 +319,7 @@ class InferenceOptimizer:
             accelerator: a runtime: int8 (PyTorch), compile, openvino, onnxruntime or ipex.
             input_sample: an example of the inputs; by default the first batch of `calib_data`.
             method: which way, where a runtime has several: "qlinear" or "integer" for onnxruntime, "bf16" (what is not
-                quantised) or "nncf" (Intel's quantiser) for openvino.
+                quantised) or "nncf" (NNCF chooses the layers) for openvino.
             keep_float: module names that are not quantised.
             calibration_samples: how many batches of `calib_data` are used.
             thread_num: computing threads for one call; None leaves it to the runtime.

@@ -17,14 +17,11 @@ class Calibration:
     Attributes:
         samples: flat inputs of one request each (see `Signature.inputs`), from the user's own data.
         keep_float: torch module names ("backbone.stem.conv") that are not quantised, or in bf16 models not rounded.
-        keep_products: whether elementwise products (the second half of SiLU) stay in float. Quantising both sides of
-            every product is what takes most of the accuracy from this family of networks.
         cache: a folder for measured statistics, so that a second conversion need not measure again.
     """
 
     samples: Sequence[tuple[Array, ...]]
     keep_float: tuple[str, ...] = ()
-    keep_products: bool = True
     cache: Path | None = None
 
     def __post_init__(self) -> None:

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from boxwright.core.cpu import read_cpu
-from boxwright.core.errors import UsageError
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.onnx_layers import Layer, Rewriter, Weights, attribute, choose_layers, find_users, lowest_used
 from boxwright.runtimes.onnx_ranges import Grid, Statistics, channel_grids, measure
@@ -36,10 +35,8 @@ def quantize_static(path: Path, target: Path, calibration: Calibration) -> dict[
     """Write the file with 8-bit layers and measured scales; return how it was done.
 
     Raises:
-        UsageError: a layer to keep in float does not exist, or products shall be quantised.
+        UsageError: a layer to keep in float does not exist.
     """
-    if not calibration.keep_products:
-        raise UsageError("ONNX Runtime's quantiser always keeps products in float. Leave keep_products out.")
     model = onnx.load(path)
     layers, kept = choose_layers(model, calibration.keep_float)
     users = find_users(model.graph)

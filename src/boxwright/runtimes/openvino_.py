@@ -40,7 +40,7 @@ class OpenvinoRuntime:
         Precision "16" stores half-size weights; "bf16" is chosen when the file is loaded, its weights stay whole. Its
         last layers and those of `calibration.keep_float` compute in float32 where this OpenVINO can mix.
         "int8" computes the other layers in float32, or with mode "bf16" in bfloat16. With mode "nncf" Intel's NNCF
-        quantises (needs that package), which knows more kinds of layers and keeps less of a detector's accuracy.
+        chooses the layers: it quantises more kinds of them and keeps less of a detector's accuracy.
 
         Raises:
             ConversionError: OpenVINO can't read the model, or the model can't be quantised.
@@ -54,9 +54,8 @@ class OpenvinoRuntime:
             model, recipe = catalogue.load("exporter", "openvino")(source)
             recipe["inference"] = _inference_type(choice)
             if choice.precision is Precision.INT8:
-                model, more = catalogue.load("quantizer", f"openvino{'_nncf' * (choice.mode == 'nncf')}")(
-                    model, source, calibration
-                )
+                quantize = catalogue.load("quantizer", "openvino")
+                model, more = quantize(model, source, calibration, nncf_chooses=choice.mode == "nncf")
                 recipe |= more
         half = choice.precision is Precision.FP16
         recipe["weights"] = "f16" if half else "f32" if choice.precision is not Precision.INT8 else "i8"
@@ -224,7 +223,7 @@ def _check(choice: Choice) -> None:
     if choice.mode not in ("", "bf16", "nncf") or (choice.mode and choice.precision is not Precision.INT8):
         raise UsageError(
             f"OpenVINO has no mode {choice.mode!r} for precision {str(choice.precision)!r}. There are two for "
-            "precision 'int8': 'bf16' (what is not quantised runs in bfloat16) and 'nncf' (Intel's quantiser)."
+            "precision 'int8': 'bf16' (what is not quantised runs in bfloat16) and 'nncf' (NNCF chooses the layers)."
         )
 
 

@@ -27,6 +27,13 @@ from boxwright.runtimes.program import settle
 from boxwright.runtimes.source import PREFIX, Source
 
 _BINS = 2048
+FLOAT_LAYERS = "depthwise convolutions, first and last layers, products, sums, activations"
+"""What int8 models compute in float, for their recipes."""
+
+_NO_LAYER = (
+    "The model has no layer that int8 is for: a Conv2d that is not depthwise, or a Linear, run by the calibration "
+    "inputs and not named in keep_float."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +95,9 @@ def quantize(source: Source, choice: Choice, calibration: Calibration) -> tuple[
     in float. For the layers see `measure_layers`.
 
     Raises:
-        UsageError: the calibration names modules that are not there, or wants products quantised.
+        UsageError: the calibration names modules that are not there.
         ConversionError: the model has no layer to quantise.
     """
-    if not calibration.keep_products:
-        raise UsageError(f"keep_products=False does not apply: runtime {choice.runtime!r} never quantises products.")
     module: nn.Module = source.flat()
     folded = fold_batch_norms(module, source.example)
     statistics = measure_layers(module, source, calibration)
@@ -104,7 +109,7 @@ def quantize(source: Source, choice: Choice, calibration: Calibration) -> tuple[
         "folded": len(folded),
         "quantized": [name.removeprefix(PREFIX) for name in quantized],
         "keep_float": list(calibration.keep_float),
-        "float": "depthwise convolutions, first and last layers, products, sums, activations",
+        "float": FLOAT_LAYERS,
         "activations": "uint8, one scale a tensor, range with the least square error",
         "weights": "int8, one scale an output channel, bias corrected by the mean error",
         "samples": len(calibration.samples),
@@ -115,9 +120,6 @@ def quantize(source: Source, choice: Choice, calibration: Calibration) -> tuple[
 def measure_layers(module: nn.Module, source: Source, calibration: Calibration) -> dict[str, tuple[Range, list[float]]]:
     """Return the layers to quantise: the range of each one's inputs, and the mean error of each output channel.
 
-    Depthwise convolutions are left out: one scale for channels of very different ranges takes most of the accuracy, and
-    they are a small part of the work. So are the first and the last layers, if there are others.
-
     Args:
         module: the source's model, flat and folded.
         source: where it comes from.
@@ -127,17 +129,29 @@ def measure_layers(module: nn.Module, source: Source, calibration: Calibration) 
         UsageError: the calibration names modules that are not there.
         ConversionError: there is no layer to quantise.
     """
-    layers = find_layers(module, calibration.keep_float)
-    for ends in (find_last_layers(module, source.example), find_first_layers(module, source.example)):
+    found = _measure(module, choose_layers(module, source.example, calibration.keep_float), calibration)
+    if not found:
+        raise ConversionError(_NO_LAYER)
+    return found
+
+
+def choose_layers(module: nn.Module, example: Sequence[Tensor], keep_float: Sequence[str] = ()) -> dict[str, nn.Module]:
+    """Return the layers of a flat, folded model to quantise, by name.
+
+    Depthwise convolutions are left out: one scale for channels of very different ranges costs most of the accuracy, and
+    they are a small part of the work. So are the first and the last layers, if there are others.
+
+    Raises:
+        UsageError: `keep_float` names a module that is not there.
+        ConversionError: there is no layer to quantise.
+    """
+    layers = find_layers(module, keep_float)
+    for ends in (find_last_layers(module, example), find_first_layers(module, example)):
         if set(layers) - set(ends):
             layers = {name: layer for name, layer in layers.items() if name not in ends}
-    found = _measure(module, layers, calibration)
-    if not found:
-        raise ConversionError(
-            "The model has no layer that int8 is for: a Conv2d that is not depthwise, or a Linear, run by the "
-            "calibration inputs and not named in keep_float."
-        )
-    return found
+    if not layers:
+        raise ConversionError(_NO_LAYER)
+    return layers
 
 
 def find_layers(module: nn.Module, keep_float: Sequence[str] = (), *, depthwise: bool = False) -> dict[str, nn.Module]:

@@ -140,8 +140,6 @@ def test_the_last_and_then_the_first_layer_keep_their_precision_if_there_are_oth
 def test_names_that_are_not_there_are_refused(source: Source) -> None:
     with pytest.raises(UsageError, match=r"the module 'secnd', which the model does not have\. Did you mean 'second'"):
         quantize(source, INT8, Calibration(samples=_samples(1), keep_float=("secnd",)))
-    with pytest.raises(UsageError, match="keep_products=False does not apply"):
-        quantize(source, INT8, Calibration(samples=_samples(1), keep_products=False))
     with pytest.raises(UsageError, match="needs calibration inputs"):
         Int8Runtime().convert(source, INT8, Path(), None)
 
