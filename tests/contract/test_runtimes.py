@@ -17,7 +17,7 @@ from boxwright.core.errors import CheckpointError, MissingDependencyError, Usage
 from boxwright.core.signature import Array
 from boxwright.core.spec import Spec
 from boxwright.core.types import Precision
-from boxwright.runtimes.artifact import open_artifact, open_graph, read_artifact, read_golden, write_artifact
+from boxwright.runtimes.artifact import open_graph, read_artifact, read_golden, write_artifact
 from boxwright.runtimes.base import Choice, Graph, Session, Tuning
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.parity import BOUNDS, distance
@@ -96,7 +96,7 @@ def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="module")
 def session(converted: Converted) -> Iterator[Session]:
     """The detector, opened; tests share it."""
-    opened = open_artifact(converted.folder)
+    opened = open_model(converted.folder)
     yield opened
     opened.close()
 
@@ -191,7 +191,7 @@ def test_converting_leaves_the_model_as_it_was(converted: Converted, network: Ti
 
 
 def test_a_closed_session_says_so(converted: Converted) -> None:
-    session = open_artifact(converted.folder)
+    session = open_model(converted.folder)
     session.close()
     session.close()
     with pytest.raises(CheckpointError, match="session is closed"):
@@ -229,7 +229,7 @@ def test_a_changed_file_is_refused(copied: Path) -> None:
         changed[len(data) // 2] ^= 1
         (copied / name).write_bytes(changed)
         with pytest.raises(CheckpointError, match=rf"{name}' of the artifact .* has changed"):
-            open_artifact(copied)
+            open_model(copied)
         (copied / name).write_bytes(data)
 
 
@@ -237,7 +237,7 @@ def test_a_missing_file_is_refused(copied: Path) -> None:
     (name, *_) = read_artifact(copied).files
     (copied / name).unlink()
     with pytest.raises(CheckpointError, match=f"lacks its file '{name}'"):
-        open_artifact(copied)
+        open_model(copied)
 
 
 @pytest.mark.parametrize(("step", "word"), [(1, "newer"), (-1, "older")])
@@ -245,4 +245,4 @@ def test_another_format_is_refused(copied: Path, step: int, word: str) -> None:
     description = json.loads((copied / "artifact.json").read_text())
     (copied / "artifact.json").write_text(json.dumps(description | {"format": description["format"] + step}))
     with pytest.raises(CheckpointError, match=f"{word} Boxwright"):
-        open_artifact(copied)
+        open_model(copied)

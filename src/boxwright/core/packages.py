@@ -1,6 +1,7 @@
 """Optional packages: what is missing, and the pip command that brings it."""
 
 from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from boxwright.core.errors import MissingDependencyError
@@ -32,3 +33,16 @@ installed. Run: pip install 'boxwright[onnx]'
         raise MissingDependencyError(
             f"{by} needs {' and '.join(missing)}, which is not installed. Run: pip install 'boxwright[{extra}]'"
         )
+
+
+def installed_version(package: str) -> str:
+    """Return a package's version, or "" where it is not installed.
+
+    Example:
+        >>> installed_version("no_such_package")
+        ''
+    """
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

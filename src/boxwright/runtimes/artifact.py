@@ -5,7 +5,6 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,12 @@ import numpy as np
 
 from boxwright.core.catalogue import find, load
 from boxwright.core.errors import CheckpointError, UsageError
+from boxwright.core.files import write_whole
+from boxwright.core.packages import installed_version
 from boxwright.core.signature import Array, Signature
 from boxwright.core.spec import Spec
 from boxwright.runtimes.base import Choice, Graph, Runtime, Tuning
 from boxwright.runtimes.calibrate import Calibration
-from boxwright.runtimes.detector import DetectorSession
 from boxwright.runtimes.parity import distance
 
 FORMAT = 2
@@ -27,11 +27,12 @@ _FILE = "artifact.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """What `artifact.json` says.
+    """The contents of `artifact.json`.
 
     Attributes:
+        folder: where it is.
         choice: runtime, precision and layout.
-        signature: what the model takes and gives.
+        signature: what the model takes and returns.
         spec: what a detector detects; None for any other model.
         files: SHA-256 of every file.
         versions: packages that wrote it.
@@ -40,6 +41,7 @@ class Artifact:
         measured: figures of an optimiser's report (latency, accuracy, machine).
     """
 
+    folder: Path
     choice: Choice
     signature: Signature
     spec: Spec | None
@@ -64,64 +66,87 @@ def write_artifact(
     calibration: Calibration | None = None,
     golden: Sequence[Array] | None = None,
 ) -> Artifact:
-    """Convert a model into a new artifact folder and return its description.
+    """Convert a model into a new artifact folder and return its description; see `convert_and_open`."""
+    artifact, graph = convert_and_open(source, choice, folder, spec=spec, calibration=calibration, golden=golden)
+    graph.close()
+    return artifact
+
+
+def convert_and_open(
+    source: Any,
+    choice: Choice,
+    folder: Path,
+    *,
+    spec: Spec | None = None,
+    calibration: Calibration | None = None,
+    golden: Sequence[Array] | None = None,
+    tuning: Tuning | None = None,
+) -> tuple[Artifact, Graph]:
+    """Convert a model into a new artifact folder, and return its description and the loaded graph.
 
     Args:
         source: a `runtimes.source.Source`.
-        choice: the runtime and what it shall do.
-        folder: where to; must be empty or not exist.
+        choice: the runtime and its settings.
+        folder: where to write; must be empty or not exist.
         spec: what the model detects, if it is a detector.
         calibration: inputs for an int8 conversion; layers that stay in float, also in a bf16 one.
-        golden: flat inputs of one request that are kept with the original's outputs, for the check on other machines
+        golden: flat inputs of one request, stored with the original's outputs for the check on other machines
             (default: the source's example).
+        tuning: how the loaded graph uses the machine.
 
     Raises:
         UsageError: the folder exists and is not empty, or there is no such runtime or choice.
         ConversionError: the model can't be converted.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{str(folder)!r} is no empty folder. Choose a new folder for the artifact.")
+        raise UsageError(f"{str(folder)!r} is not an empty folder. Choose a new folder for the artifact.")
     back_end: Runtime = load("runtime", choice.runtime)()
     folder.mkdir(parents=True, exist_ok=True)
     try:
         recipe = back_end.convert(source, choice, folder, calibration)
     except BaseException:
-        for path in folder.iterdir():  # it was empty; the call that is right next time needs it so
+        for path in folder.iterdir():  # leave it empty, so that a corrected call can use it
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         raise
     inputs = [np.asarray(a) for a in (golden if golden is not None else source.example)]
     expected = source.run(inputs)
     signature = source.signature if "batch" not in recipe else source.signature.with_batch(recipe["batch"])
-    graph = back_end.load(folder, choice, signature, Tuning())
+    graph = back_end.load(folder, choice, signature, tuning or Tuning())
     try:
         found = distance(graph.run(signature.check(inputs)), expected)
-    finally:
+        arrays = {f"input_{i}": a for i, a in enumerate(inputs)} | {f"output_{i}": a for i, a in enumerate(expected)}
+        np.savez_compressed(folder / GOLDEN, **arrays)
+        packages = ("boxwright", "numpy", *find("runtime", choice.runtime).packages)
+        artifact = Artifact(
+            folder=folder,
+            choice=choice,
+            signature=signature,
+            spec=spec,
+            files={str(p.relative_to(folder)): _sha256(p) for p in sorted(folder.rglob("*")) if p.is_file()},
+            versions={p: installed_version(p) or "unknown" for p in packages},
+            recipe=recipe,
+            distance=found,
+        )
+        _write(artifact)
+    except BaseException:
         graph.close()
-    arrays = {f"input_{i}": a for i, a in enumerate(inputs)} | {f"output_{i}": a for i, a in enumerate(expected)}
-    np.savez_compressed(folder / GOLDEN, **arrays)
-    packages = ("boxwright", "numpy", *find("runtime", choice.runtime).packages)
-    artifact = Artifact(
-        choice=choice,
-        signature=signature,
-        spec=spec,
-        files={str(p.relative_to(folder)): _sha256(p) for p in sorted(folder.rglob("*")) if p.is_file()},
-        versions={p: _version(p) for p in packages},
-        recipe=recipe,
-        distance=found,
-    )
-    _write(artifact, folder)
-    return artifact
+        raise
+    return artifact, graph
 
 
 def add_measurements(folder: Path, measured: Mapping[str, Any]) -> Artifact:
     """Put figures into an artifact's description and return it."""
     artifact = replace(read_artifact(folder), measured=dict(measured))
-    _write(artifact, folder)
+    _write(artifact)
     return artifact
 
 
-def read_artifact(folder: Path) -> Artifact:
-    """Return the description of an artifact folder, its files checked against their hashes.
+def read_artifact(folder: Path, *, verify: bool = True) -> Artifact:
+    """Return the description of an artifact folder.
+
+    Args:
+        folder: the artifact.
+        verify: check its files against their hashes.
 
     Raises:
         CheckpointError: the description can't be read, is of another format, or a file is missing or changed.
@@ -139,6 +164,7 @@ def read_artifact(folder: Path) -> Artifact:
                 "Convert the model again."
             )
         artifact = Artifact(
+            folder=folder,
             choice=Choice.from_dict(values["choice"]),
             signature=Signature.from_dict(values["signature"]),
             spec=None if values["spec"] is None else Spec.from_dict(values["spec"]),
@@ -150,7 +176,7 @@ def read_artifact(folder: Path) -> Artifact:
         )
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise CheckpointError(f"{str(folder / _FILE)!r} can't be read: {error!r}") from error
-    for name, expected in artifact.files.items():
+    for name, expected in artifact.files.items() if verify else ():
         path = folder / name
         if not path.is_file():
             raise CheckpointError(f"The artifact {str(folder)!r} lacks its file {name!r}. Copy the whole folder again.")
@@ -178,33 +204,24 @@ def read_golden(folder: Path) -> tuple[list[Array], list[Array]]:
         raise CheckpointError(f"{str(folder / GOLDEN)!r} can't be read: {error!r}") from error
 
 
-def open_graph(folder: Path, tuning: Tuning | None = None) -> Graph:
-    """Return a loaded artifact of any model, in this process or in those that the tuning asks for."""
-    tuning = tuning or Tuning()
-    if tuning.cpus:
-        from boxwright.runtimes.instances import MultiInstance  # which reads artifacts itself
+def open_graph(artifact: Artifact | Path, tuning: Tuning | None = None) -> Graph:
+    """Return an artifact of any model loaded, in this process or in those that the tuning asks for.
 
-        return MultiInstance(folder, tuning.cpus, replace(tuning, cpus=()))
-    artifact = read_artifact(folder)
-    back_end: Runtime = load("runtime", artifact.choice.runtime)()
-    return back_end.load(folder, artifact.choice, artifact.signature, tuning)
-
-
-def open_artifact(folder: Path, tuning: Tuning | None = None) -> DetectorSession:
-    """Return a session over the artifact of a detector.
-
-    Raises:
-        CheckpointError: it is no detector's.
+    Args:
+        artifact: the description that `read_artifact` returned, or the folder to read it from.
+        tuning: how it uses the machine.
     """
-    artifact = read_artifact(folder)
-    if artifact.spec is None:
-        raise CheckpointError(
-            f"The artifact {str(folder)!r} is not a detector's. Load it with InferenceOptimizer.load(folder)."
-        )
-    return DetectorSession(open_graph(folder, tuning), artifact.spec)
+    tuning = tuning or Tuning()
+    artifact = read_artifact(artifact) if isinstance(artifact, Path) else artifact
+    if tuning.cpus:
+        from boxwright.runtimes.instances import MultiInstance  # which opens artifacts itself
+
+        return MultiInstance(artifact, tuning.cpus, replace(tuning, cpus=()))
+    back_end: Runtime = load("runtime", artifact.choice.runtime)()
+    return back_end.load(artifact.folder, artifact.choice, artifact.signature, tuning)
 
 
-def _write(artifact: Artifact, folder: Path) -> None:
+def _write(artifact: Artifact) -> None:
     values = {
         "format": FORMAT,
         "choice": artifact.choice.to_dict(),
@@ -216,18 +233,9 @@ def _write(artifact: Artifact, folder: Path) -> None:
         "distance": artifact.distance,
         "measured": dict(artifact.measured),
     }
-    temporary = folder / f"{_FILE}.new"
-    temporary.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    temporary.replace(folder / _FILE)
+    write_whole(artifact.folder / _FILE, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
 
 
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "unknown"

@@ -24,7 +24,7 @@ def _serve(values: dict[str, Any]) -> None:
     from multiprocessing.connection import Connection
     from pathlib import Path
 
-    from boxwright.runtimes.artifact import open_graph
+    from boxwright.runtimes.artifact import open_graph, read_artifact
     from boxwright.runtimes.base import Tuning
     from boxwright.runtimes.slab import Slab
 
@@ -33,7 +33,7 @@ def _serve(values: dict[str, Any]) -> None:
     sending = threading.Lock()
     tuning = Tuning(**values["tuning"])
     try:
-        graph = open_graph(Path(values["folder"]), tuning)
+        graph = open_graph(read_artifact(Path(values["folder"]), verify=False), tuning)  # the parent has done so
     except Exception as error:  # noqa: BLE001 a border: the other process must hear of whatever it was
         pipe.send(("error", None, str(error), traceback.format_exc()))
         return

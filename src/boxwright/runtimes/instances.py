@@ -21,7 +21,7 @@ from typing import Any
 from boxwright.core.cpu import read_cpu, split_cores
 from boxwright.core.errors import BoxwrightError, CheckpointError, UsageError, WorkerError
 from boxwright.core.signature import Array
-from boxwright.runtimes.artifact import read_artifact
+from boxwright.runtimes.artifact import Artifact, read_artifact
 from boxwright.runtimes.base import Tuning
 from boxwright.runtimes.slab import Slab
 
@@ -50,7 +50,7 @@ def to_multi_instance(
         UsageError: there are fewer cores than instances, or `cores` does not fit.
         WorkerError: an instance can't load the artifact.
     """
-    return MultiInstance(folder, place(instances, cores), tuning)
+    return MultiInstance(read_artifact(folder), place(instances, cores), tuning)
 
 
 def place(instances: int, cores: Sequence[Sequence[int]] | None = None) -> list[tuple[int, ...]]:
@@ -87,14 +87,14 @@ class MultiInstance:
                     ...
     """
 
-    def __init__(self, folder: Path, cpus: Sequence[Sequence[int]], tuning: Tuning | None = None) -> None:
-        self.signature = read_artifact(folder).signature
+    def __init__(self, artifact: Artifact, cpus: Sequence[Sequence[int]], tuning: Tuning | None = None) -> None:
+        self.signature = artifact.signature
         self._room = threading.Condition()
         self._workers: list[_Worker] = []
         weakref.finalize(self, _hang_up, self._workers)  # where nobody calls `close`
         try:
             for number, share in enumerate(cpus):
-                self._workers.append(_Worker(number, folder, share, tuning or Tuning(), self._room))
+                self._workers.append(_Worker(number, artifact.folder, share, tuning or Tuning(), self._room))
             for worker in self._workers:  # all have been loading side by side
                 worker.await_ready()
         except BaseException:

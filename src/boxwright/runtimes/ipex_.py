@@ -7,7 +7,6 @@ import operator
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from boxwright.core.errors import ConversionError, MissingDependencyError
+from boxwright.core.packages import installed_version
 from boxwright.core.signature import Signature
 from boxwright.core.types import Precision
 from boxwright.runtimes.base import Choice, Tuning
@@ -109,7 +109,7 @@ def load_extension() -> Any:
     Raises:
         MissingDependencyError: it is not installed, or for another torch than the one installed.
     """
-    found = {name: _version(name) for name in _PACKAGES}
+    found = {name: installed_version(name) for name in _PACKAGES}
     if not all(text.split("+")[0].startswith(f"{_RELEASE}.") for text in found.values()):
         have = ", ".join(f"{name} {text or 'is not installed'}" for name, text in found.items())
         raise MissingDependencyError(
@@ -191,10 +191,3 @@ def _tensor(program: torch.fx.GraphModule, node: Any) -> Tensor | None:
         return None
     value: Tensor = operator.attrgetter(str(node.target))(program)
     return value
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""

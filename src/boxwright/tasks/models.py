@@ -18,7 +18,7 @@ from boxwright.core.log import get_logger
 from boxwright.core.packages import require
 from boxwright.core.spec import OutputForm, Preprocessing, Spec
 from boxwright.detector.postprocess import anchor_grid
-from boxwright.runtimes.artifact import is_artifact, open_artifact, read_artifact
+from boxwright.runtimes.artifact import Artifact, is_artifact, open_graph, read_artifact
 from boxwright.runtimes.autopilot import Arrangement, choose
 from boxwright.runtimes.base import Hint, Tuning
 from boxwright.runtimes.detector import DetectorSession
@@ -96,11 +96,13 @@ def find_model(model: str | Path) -> Path:
     )
 
 
-def open_model(model: str | Path, options: ModelOptions | None = None, tuning: Tuning | None = None) -> DetectorSession:
+def open_model(
+    model: str | Path | Artifact, options: ModelOptions | None = None, tuning: Tuning | None = None
+) -> DetectorSession:
     """Return a session for MODEL.
 
     Args:
-        model: a name, a file or an artifact folder.
+        model: a name, a file, an artifact folder, or the description of one.
         options: what the user says about it.
         tuning: how a converted model shall use the machine.
 
@@ -110,18 +112,15 @@ def open_model(model: str | Path, options: ModelOptions | None = None, tuning: T
         UsageError: an option contradicts the file.
     """
     options = options or ModelOptions()
+    if isinstance(model, Artifact):
+        return _open_artifact(model, options, tuning)
     path = find_model(model)
     if path.suffix.lower() in _INSIDE and is_artifact(path.parent):
         path = path.parent
     if path.is_dir():
         if not is_artifact(path):
             raise CheckpointError(f"The folder {str(path)!r} holds no artifact.json: it is not an artifact.")
-        session = open_artifact(path, tuning)
-        if options.size_hw not in (None, session.spec.size_hw):
-            raise UsageError(f"The artifact's input size is {session.spec.size_hw!r} and can't be changed.")
-        refuse(path, output_form=options.output, act=options.activation)
-        session.spec = options.apply(session.spec)
-        return session
+        return _open_artifact(read_artifact(path), options, tuning)
     if path.suffix.lower() == ".onnx":
         refuse(path, act=options.activation)
         require("onnxruntime", extra="onnx", by=f"{path.name!r}")
@@ -147,15 +146,30 @@ def open_model(model: str | Path, options: ModelOptions | None = None, tuning: T
     )
 
 
+def _open_artifact(artifact: Artifact, options: ModelOptions, tuning: Tuning | None) -> DetectorSession:
+    spec, folder = artifact.spec, artifact.folder
+    if spec is None:
+        raise CheckpointError(
+            f"The artifact {str(folder)!r} is not a detector's. Load it with InferenceOptimizer.load(folder)."
+        )
+    if options.size_hw not in (None, spec.size_hw):
+        raise UsageError(f"The artifact's input size is {spec.size_hw!r} and can't be changed.")
+    refuse(folder, output_form=options.output, act=options.activation)
+    spec = options.apply(spec)
+    return DetectorSession(open_graph(artifact, tuning), spec)
+
+
 def is_converted(path: Path) -> bool:
     """Return whether a model is an artifact or an ONNX file: something that threads and streams can be chosen for."""
     return is_artifact(path) or path.suffix.lower() == ".onnx"
 
 
-def arrange(path: Path, hint: Hint) -> Arrangement:
-    """Return how an artifact or an ONNX file shall use this machine."""
-    if is_artifact(path):
-        return choose(read_cpu(), hint=hint, runtime=read_artifact(path).choice.runtime)
+def arrange(model: Path | Artifact, hint: Hint) -> Arrangement:
+    """Return how an artifact or an ONNX file should use this machine."""
+    if isinstance(model, Path) and is_artifact(model):
+        model = read_artifact(model)
+    if isinstance(model, Artifact):
+        return choose(read_cpu(), hint=hint, runtime=model.choice.runtime)
     return choose(read_cpu(), hint=hint, runtime="onnxruntime", movable=False)
 
 

@@ -60,7 +60,7 @@ def test_every_file_may_be_read_by_whoever_may_read_the_description(folder: Path
 def test_a_folder_that_is_in_use_is_not_written_to(source: Source, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for taken in (folder, tmp_path / "file"):
-        with pytest.raises(UsageError, match="is no empty folder"):
+        with pytest.raises(UsageError, match="not an empty folder"):
             write_artifact(source, Choice(runtime="eager"), taken, spec=SPEC)
 
 

@@ -94,7 +94,7 @@ def test_the_next_artifact_is_taken_and_it_is_said_why(tmp_path: Path, caplog: p
     bad, also_bad, good = _write(tmp_path / "a", "wrong"), _write(tmp_path / "b", "crash_later"), _write(tmp_path / "c")
     with caplog.at_level(logging.WARNING):
         chosen = choose_artifact(bad, on_mismatch="fallback", fallback=[also_bad, good])
-    assert chosen == good
+    assert chosen.folder == good
     assert "fails its check on this machine: its output is" in caplog.text
     assert f"'{good}' is used instead" in caplog.text
 
@@ -105,7 +105,7 @@ def test_refusing_is_an_error_that_says_why(tmp_path: Path) -> None:
         choose_artifact(bad, on_mismatch="refuse", fallback=[good])
     with pytest.raises(CheckpointError, match="Neither do the others"):
         choose_artifact(bad, on_mismatch="fallback", fallback=[bad])
-    assert choose_artifact(bad, on_mismatch="ignore") == bad
+    assert choose_artifact(bad, on_mismatch="ignore").folder == bad
     with pytest.raises(UsageError, match="on_mismatch='maybe' is unknown"):
         choose_artifact(bad, on_mismatch="maybe")  # type: ignore[arg-type]
 
@@ -121,7 +121,7 @@ def test_refusing_is_an_error_that_says_why(tmp_path: Path) -> None:
 def test_a_damaged_or_newer_artifact_is_passed_over_or_refused(tmp_path: Path, damage: object, reason: str) -> None:
     bad, good = _write(tmp_path / "a"), _write(tmp_path / "b")
     damage(bad)  # type: ignore[operator]
-    assert choose_artifact(bad, on_mismatch="fallback", fallback=[good]) == good
+    assert choose_artifact(bad, on_mismatch="fallback", fallback=[good]).folder == good
     with pytest.raises(CheckpointError, match=reason):
         choose_artifact(bad, on_mismatch="refuse")
 

@@ -72,7 +72,6 @@ class Parcel:
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 (root / name).write_bytes(data)
             path = root if self.is_folder else root / self.name
-            if is_artifact(path):
-                path = choose_artifact(path, on_mismatch="refuse")
+            model = choose_artifact(path, on_mismatch="refuse") if is_artifact(path) else path
             tuning = Tuning(threads=threads) if self.takes_threads else None
-            return Predictor(open_model(path, options, tuning), thresholds)
+            return Predictor(open_model(model, options, tuning), thresholds)

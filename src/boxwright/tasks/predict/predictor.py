@@ -16,7 +16,7 @@ from boxwright.core.errors import DataError, UsageError
 from boxwright.core.timing import Stopwatch
 from boxwright.core.types import Detections
 from boxwright.detector.postprocess import postprocess
-from boxwright.runtimes.artifact import is_artifact
+from boxwright.runtimes.artifact import Artifact, is_artifact
 from boxwright.runtimes.autopilot import Arrangement, check_hint
 from boxwright.runtimes.base import Hint, Session, Tuning
 from boxwright.tasks.models import ModelOptions, arrange, find_model, is_converted, open_model
@@ -141,15 +141,16 @@ class Predictor:
         if hint is not None:
             _check_hint(path, hint, workers)
         tuning = _share_cores(path, workers)
+        found: Path | Artifact = path
         if is_artifact(path):
-            path = choose_artifact(path, on_mismatch=on_mismatch, fallback=fallback)
+            found = choose_artifact(path, on_mismatch=on_mismatch, fallback=fallback)
         elif fallback:
             raise UsageError(f"fallback={list(map(str, fallback))!r} is for artifact folders; {str(path)!r} is none.")
         arrangement = None
         if hint is not None:
-            arrangement = arrange(path, hint)
+            arrangement = arrange(found, hint)
             tuning, workers = arrangement.tuning, arrangement.side_by_side
-        session = open_model(path, options, tuning)
+        session = open_model(found, options, tuning)
         return cls(session, thresholds, scaled_decode=scaled_decode, workers=workers, arrangement=arrangement)
 
     @property

@@ -11,8 +11,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +19,7 @@ from boxwright.core import catalogue
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import CheckpointError, MissingDependencyError, UsageError
 from boxwright.core.log import get_logger
+from boxwright.core.packages import installed_version
 from boxwright.core.types import Precision
 from boxwright.runtimes.artifact import Artifact, is_artifact, open_graph, read_artifact, read_golden
 from boxwright.runtimes.parity import BOUNDS, distance
@@ -41,11 +41,13 @@ class Check:
         ok: whether it may be used.
         note: why not.
         cached: whether that was known from an earlier check on this machine.
+        artifact: its description, if that could be read.
     """
 
     ok: bool
     note: str = ""
     cached: bool = False
+    artifact: Artifact | None = None
 
 
 def check_artifact(folder: Path, *, timeout_s: float = _TIMEOUT_S, cache: Path | None = None) -> Check:
@@ -64,8 +66,8 @@ def check_artifact(folder: Path, *, timeout_s: float = _TIMEOUT_S, cache: Path |
         return Check(ok=False, note=str(error))
     memory = (cache or Path.home() / ".cache" / "boxwright" / "checks") / f"{_key(artifact)}.json"
     if memory.is_file():
-        return Check(ok=True, cached=True)
-    check = _run_child(folder, timeout_s)
+        return Check(ok=True, cached=True, artifact=artifact)
+    check = replace(_run_child(folder, timeout_s), artifact=artifact)
     if check.ok:
         with suppress(OSError):  # a home that can't be written to costs a check each time, no more
             memory.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +75,7 @@ def check_artifact(folder: Path, *, timeout_s: float = _TIMEOUT_S, cache: Path |
     return check
 
 
-def choose_artifact(folder: Path, *, on_mismatch: OnMismatch, fallback: Sequence[str | Path] = ()) -> Path:
+def choose_artifact(folder: Path, *, on_mismatch: OnMismatch, fallback: Sequence[str | Path] = ()) -> Artifact:
     """Return the first artifact that passes its check: the folder itself, then those to fall back on.
 
     Args:
@@ -88,15 +90,17 @@ def choose_artifact(folder: Path, *, on_mismatch: OnMismatch, fallback: Sequence
     if on_mismatch not in ("fallback", "refuse", "ignore"):
         raise UsageError(f"on_mismatch={on_mismatch!r} is unknown. Choose from: fallback, refuse, ignore.")
     if on_mismatch == "ignore":
-        return folder
-    others = [Path(f) for f in fallback] or find_siblings(folder)
+        return read_artifact(folder)
     said: list[str] = []
-    for path in [folder, *(others if on_mismatch == "fallback" else [])]:
+    paths = [folder]
+    for path in paths:
         check = check_artifact(path)
-        if check.ok:
+        if check.ok and check.artifact is not None:
             if path != folder:
                 _log.warning("%s. %r is used instead.", said[0], str(path))
-            return path
+            return check.artifact
+        if not said and on_mismatch == "fallback":
+            paths += [Path(f) for f in fallback] or find_siblings(folder)
         said.append(f"The artifact {str(path)!r} fails its check on this machine: {check.note.rstrip('.')}")
     tried = f" Neither do the others: {'; '.join(said[1:])}." if said[1:] else ""
     raise CheckpointError(f"{said[0]}.{tried} Convert the model again on this machine (boxwright optimize).")
@@ -143,16 +147,9 @@ def _key(artifact: Artifact) -> str:
     cpu = read_cpu()
     packages = ("boxwright", "numpy", *catalogue.find("runtime", artifact.choice.runtime).packages)
     told = [cpu.model, sorted(cpu.isa), platform.python_version(), platform.platform(), dict(artifact.files)]
-    told += [f"{p} {_version(p)}" for p in packages]
+    told += [f"{p} {installed_version(p)}" for p in packages]
     told.append(artifact.choice.to_dict())
     return hashlib.sha256(json.dumps(told, default=str).encode()).hexdigest()[:32]
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _bound(artifact: Artifact) -> float:
@@ -165,9 +162,9 @@ def _bound(artifact: Artifact) -> float:
 def main() -> None:
     """Run the golden input of the artifact that the command line names, and print what came of it as JSON."""
     folder = Path(sys.argv[1])
-    artifact = read_artifact(folder)
+    artifact = read_artifact(folder, verify=False)  # the parent has just done so
     inputs, expected = read_golden(folder)
-    graph = open_graph(folder)
+    graph = open_graph(artifact)
     try:
         found = distance(graph.run(graph.signature.check(inputs)), expected)
     finally:
