@@ -32,7 +32,7 @@ from boxwright.data.policy import AugmentPolicy, policy_for
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes
 from boxwright.data.threads import map_threads
-from boxwright.data.tile import FileTiles, TileSource, tile_bytes
+from boxwright.data.tile import FileTiles, tile_bytes
 
 PAD = 114
 CASES = (("yolox_s", (640, 640)), ("yolox_nano", (416, 416)))
@@ -174,7 +174,7 @@ class Original:
         return targets[(targets[:, 3:] > 1).all(axis=1)]
 
 
-def ours(records: Records, size_hw: tuple[int, int], policy: AugmentPolicy, tiles: TileSource) -> Callable[[], object]:
+def ours(records: Records, size_hw: tuple[int, int], policy: AugmentPolicy, tiles: TileCache) -> Callable[[], object]:
     """Return a function that makes the next sample, in the order of training."""
     dataset = DetectionDataset(records, size_hw, policy=policy, tiles=tiles)
     places: Iterator[tuple[int, int]] = (
@@ -196,7 +196,7 @@ def measure(records: Records, model: str, size_hw: tuple[int, int], rounds: int,
         "original, no cache": lambda: plain[False].sample(next(order)),
         "original, RAM cache": lambda: plain[True].sample(next(order)),
         "boxwright, no cache": ours(large, size_hw, policy, TileCache(files)),
-        "boxwright, no cache, partners from the whole set": ours(large, size_hw, anywhere, files),
+        "boxwright, no cache, partners from the whole set": ours(large, size_hw, anywhere, TileCache(files)),
         "boxwright, disk cache": ours(records, size_hw, policy, disk),
         "boxwright, RAM cache": ours(records, size_hw, policy, ram),
     }

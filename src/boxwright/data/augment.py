@@ -1,6 +1,7 @@
 """Changes to training images on uint8 pixels, in place where that saves a pass: colours, flip, letterbox, mixup."""
 
 import math
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +22,10 @@ Rows = NDArray[np.float32]
 """Boxes with their class: x1, y1, x2, y2, class; (N, 5)."""
 
 
-class Scratch:
-    """Work space of one thread.
+class Scratch(threading.local):
+    """Work space, separate for each thread.
 
-    Big arrays made anew for every sample cost as much in page faults as the work itself.
+    Allocating big arrays for every sample would cost as much in page faults as the work itself.
     """
 
     def __init__(self) -> None:

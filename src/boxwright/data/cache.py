@@ -14,9 +14,9 @@ from boxwright.core.errors import UsageError, suggest
 from boxwright.core.log import get_logger
 from boxwright.core.memory import read_memory
 from boxwright.data.disk_cache import map_tiles
-from boxwright.data.recent import RecentTiles
+from boxwright.data.recent import RecentTiles, TileRing
 from boxwright.data.records import PathText, Records
-from boxwright.data.tile import FileTiles, Tile, TileSource, tile_bytes
+from boxwright.data.tile import FileTiles, Tile, tile_bytes
 
 _log = get_logger(__name__)
 
@@ -51,7 +51,7 @@ class TileCache:
 
     def __init__(
         self,
-        files: TileSource,
+        files: FileTiles,
         pixels: NDArray[np.uint8] | None = None,
         start: NDArray[np.int64] | None = None,
         shape: NDArray[np.int32] | None = None,
@@ -59,11 +59,9 @@ class TileCache:
         *,
         free_bytes: Callable[[], int] = _read_free_bytes,
     ) -> None:
-        self.records: Records = files.records
-        self.size_hw: tuple[int, int] = files.size_hw
         self.files = files
-        self.recent: TileSource = RecentTiles(files)
-        images = len(self.records)
+        self.recent: RecentTiles | TileRing = RecentTiles(files)
+        images = len(files.records)
         self._pixels = np.zeros(0, np.uint8) if pixels is None else pixels
         self._start = np.zeros(images, np.int64) if start is None else start
         self._shape = np.zeros((images, 4), np.int32) if shape is None else shape
@@ -75,7 +73,7 @@ class TileCache:
     @classmethod
     def in_ram(
         cls,
-        files: TileSource,
+        files: FileTiles,
         *,
         limit_bytes: int | None = None,
         processes: int = 1,
@@ -132,7 +130,7 @@ class TileCache:
         return int((self._shape[:, 0] > 0).sum())
 
     def tile(self, index: int) -> Tile:
-        """Return the tile of one image; see `TileSource`."""
+        """Return the tile of one image; see `FileTiles`."""
         height, width, full_h, full_w = self._shape[index].tolist()
         start, room = int(self._start[index]), int(self._room[index])
         if height:
@@ -159,7 +157,7 @@ class TileCache:
                 self._full[0] = 1
                 _log.warning(
                     "The RAM cache is full: it holds %d of %d images, because free memory is short.",
-                    len(self), len(self.records),
+                    len(self), len(self._shape),
                 )  # fmt: skip
         return not self._full[0]
 
@@ -174,7 +172,6 @@ def open_cache(
     size_hw: tuple[int, int],
     *,
     folder: PathText | None = None,
-    threads: int = 1,
     processes: int = 1,
     limit_bytes: int | None = None,
 ) -> TileCache:
@@ -185,9 +182,8 @@ def open_cache(
         records: the set.
         size_hw: the input size that tiles are made for.
         folder: of a disk cache; see `map_tiles`.
-        threads: how many images to decode at once while a disk cache is made.
         processes: how many processes on this machine make a RAM cache.
-        limit_bytes: how much a RAM cache may take at most; by default 70 % of the free memory.
+        limit_bytes: how much a RAM cache may take at most; see `TileCache.in_ram`.
 
     Raises:
         UsageError: there is no such kind, or a folder is given for another kind than "disk".
@@ -199,7 +195,7 @@ def open_cache(
         raise UsageError(f"folder={str(folder)!r} is for a disk cache, not for cache={kind!r}. Leave one of them out.")
     files = FileTiles(records, size_hw)
     if kind == "disk":
-        return TileCache.on_disk(files, folder=folder, threads=threads)
+        return TileCache.on_disk(files, folder=folder)
     if kind == "ram":
         return TileCache.in_ram(files, limit_bytes=limit_bytes, processes=processes)
     return TileCache(files)

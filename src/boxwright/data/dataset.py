@@ -29,7 +29,7 @@ from boxwright.data.mosaic import CORNERS, draw_mosaic, place_rows, render_mosai
 from boxwright.data.policy import AugmentPolicy
 from boxwright.data.randomness import Purpose, stream
 from boxwright.data.records import Records
-from boxwright.data.tile import FileTiles, Tile, TileSource
+from boxwright.data.tile import FileTiles, Tile
 
 _log = get_logger(__name__)
 
@@ -71,27 +71,29 @@ class DetectionDataset:
         *,
         policy: AugmentPolicy,
         seed: int = 0,
-        tiles: TileSource | None = None,
+        tiles: TileCache | None = None,
     ) -> None:
         if not len(records):
             raise DataError("The set has no image: there is nothing to load.")
         if min(size_hw) < 32 or size_hw[0] % 32 or size_hw[1] % 32:
             raise UsageError(f"size_hw={size_hw!r}: height and width must be multiples of 32.")
-        if tiles is not None and (tiles.records is not records or tiles.size_hw != size_hw):
+        tiles = TileCache(FileTiles(records, size_hw)) if tiles is None else tiles
+        files = tiles.files
+        if files.records is not records or files.size_hw != size_hw:
             raise UsageError(
-                f"The cache was made for {len(tiles.records)} images at {tiles.size_hw!r}, "
+                f"The cache was made for {len(files.records)} images at {files.size_hw!r}, "
                 f"not for these {len(records)} at {size_hw!r}. Make it from the same records and size."
             )
         self.records = records
         self.size_hw = size_hw
         self.policy = policy
         self.seed = seed
-        self.tiles: TileSource = TileCache(FileTiles(records, size_hw)) if tiles is None else tiles
+        self.tiles = tiles
         self.bad_images: dict[int, str] = {}
         self._rows, self._offsets = _training_rows(records)
         self._labelled = np.flatnonzero(np.diff(self._offsets))
         self._orders: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
-        self._scratch = threading.local()
+        self._scratch = Scratch()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -139,7 +141,7 @@ class DetectionDataset:
         else:
             inner, rows, width = self._single(index, out)
         # Only where the image is: padding stays grey, and at the right.
-        shift_hsv(inner, shift, self._space())
+        shift_hsv(inner, shift, self._scratch)
         if u_flip < self.policy.flip_prob:
             flip(inner, rows, width)
         return Sample(out, to_targets(rows if joined else keep_visible(rows, (out.shape[0], out.shape[1]))))
@@ -154,18 +156,17 @@ class DetectionDataset:
 
     def _mosaic(self, rng: Generator, epoch: int, index: int, out: Image) -> Rows:
         """Write a mosaic of four images, perhaps blended with a fifth, to `out` and return its boxes."""
-        scratch = self._space()
         mosaic = draw_mosaic(rng, self.policy, self.size_hw)
         mixup = draw_mixup(rng, self.policy)
         u_mixup, *others = rng.random(len(CORNERS)).tolist()
         indices = [index, *self._partners(epoch, index, others)]
         found = {corner: self._readable(indices[corner]) for corner in mosaic.visible_corners()}
-        render_mosaic(mosaic, {corner: tile for corner, (_, tile) in found.items()}, out, scratch)
+        render_mosaic(mosaic, {corner: tile for corner, (_, tile) in found.items()}, out, self._scratch)
         on_canvas = [place_rows(mosaic, corner, tile, self._rows_of(i, tile)) for corner, (i, tile) in found.items()]
         rows = warp_rows(mosaic, np.concatenate([self._rows[:0], *on_canvas]), (out.shape[0], out.shape[1]))
         if u_mixup < self.policy.mixup_prob and len(self._labelled):
             partner, tile = self._readable(self._labelled_partner(rng, epoch, index))
-            rows = np.concatenate((rows, mix(out, tile, self._rows_of(partner, tile), mixup, scratch)))
+            rows = np.concatenate((rows, mix(out, tile, self._rows_of(partner, tile), mixup, self._scratch)))
         return rows
 
     def _partners(self, epoch: int, index: int, draws: Sequence[float]) -> list[int]:
@@ -218,12 +219,6 @@ class DetectionDataset:
         raise DataError(
             f"None of the {len(self)} images can be read. The first: {next(iter(self.bad_images.values()))}"
         )
-
-    def _space(self) -> Scratch:
-        if not hasattr(self._scratch, "value"):
-            self._scratch.value = Scratch()
-        space: Scratch = self._scratch.value
-        return space
 
 
 def _training_rows(records: Records) -> tuple[Rows, NDArray[np.int64]]:

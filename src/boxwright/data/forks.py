@@ -27,7 +27,6 @@ from boxwright.core.errors import UsageError, WorkerError
 from boxwright.data import opencv_threads
 from boxwright.data.augment import Rows
 from boxwright.data.batch import PendingBatch, Position
-from boxwright.data.cache import TileCache
 from boxwright.data.dataset import DetectionDataset
 from boxwright.data.recent import TileRing
 from boxwright.data.workers import make_rows
@@ -75,7 +74,7 @@ class ForkedWorkers:
         self._lent: set[int] = set()
         self._tokens = itertools.count()
         self._over = mmap.mmap(-1, 1)
-        ring = TileRing(dataset.tiles.files) if isinstance(dataset.tiles, TileCache) else None
+        ring = TileRing(dataset.tiles.files)
         context = multiprocessing.get_context("fork")
         numbers = context.SimpleQueue()
         for number in range(workers):
@@ -189,7 +188,7 @@ def _enter(
     slots: Sequence[mmap.mmap],
     parent: int,
     over: mmap.mmap,
-    ring: TileRing | None,
+    ring: TileRing,
     numbers: "SimpleQueue[int]",
     entered: mmap.mmap,
 ) -> None:
@@ -206,9 +205,8 @@ def _enter(
     signal.signal(signal.SIGTERM, _outlast)
     logging.disable()  # handlers may write to the parent's display; the parent logs the bad images
     number = numbers.get()
-    if ring is not None and isinstance(dataset.tiles, TileCache):
-        ring.write_as(number, len(entered))
-        dataset.tiles.recent = ring
+    ring.write_as(number, len(entered))
+    dataset.tiles.recent = ring
     os.nice(5)  # the caller's thread comes first
     entered[number] = 1
 

@@ -100,8 +100,9 @@ class Loader:
         self._prefetch = prefetch if workers else 1
         self._pending: deque[PendingBatch] = deque()
         self._closed = False
-        self._position = Position()
-        self.seek(start)
+        self._position = Position(*start)
+        if self._position.epoch < 0 or not 0 <= self._position.batch < len(self):
+            raise UsageError(f"start={tuple(start)!r}: an epoch has batches 0 to {len(self) - 1}.")
         self._workers: SampleWorkers | ForkedWorkers
         if worker_kind == "threads":
             self._workers = SampleWorkers(dataset, workers)
@@ -121,18 +122,6 @@ class Loader:
     def position(self) -> Position:
         """The batch that comes next."""
         return self._position
-
-    def seek(self, position: tuple[int, int]) -> None:
-        """Continue with another batch.
-
-        Raises:
-            UsageError: an epoch has no such batch.
-        """
-        epoch, batch = position
-        if epoch < 0 or not 0 <= batch < len(self):
-            raise UsageError(f"There is no batch {batch!r} in epoch {epoch!r}: an epoch has {len(self)}.")
-        self._abandon()
-        self._position = Position(epoch, batch)
 
     def __iter__(self) -> Iterator[Batch]:
         epoch = self._position.epoch

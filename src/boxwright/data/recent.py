@@ -6,8 +6,7 @@ from collections import OrderedDict
 
 import numpy as np
 
-from boxwright.data.records import Records
-from boxwright.data.tile import Tile, TileSource, tile_bytes
+from boxwright.data.tile import FileTiles, Tile, tile_bytes
 
 _SLOTS_PER_IMAGE = 16
 
@@ -19,26 +18,24 @@ class RecentTiles:
     small window saves most of the decoding.
 
     Args:
-        source: where tiles come from.
+        files: where tiles come from.
         limit_bytes: how much pixel data to keep.
     """
 
-    def __init__(self, source: TileSource, limit_bytes: int = 256 << 20) -> None:
-        self.records: Records = source.records
-        self.size_hw: tuple[int, int] = source.size_hw
-        self._source, self._limit_bytes = source, limit_bytes
+    def __init__(self, files: FileTiles, limit_bytes: int = 256 << 20) -> None:
+        self._files, self._limit_bytes = files, limit_bytes
         self._kept: OrderedDict[int, Tile] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
     def tile(self, index: int) -> Tile:
-        """Return the tile of one image; see `TileSource`."""
+        """Return the tile of one image; see `FileTiles`."""
         with self._lock:
             kept = self._kept.get(index)
             if kept is not None:
                 self._kept.move_to_end(index)
                 return kept
-        tile = self._source.tile(index)  # without the lock: other threads decode at the same time
+        tile = self._files.tile(index)  # without the lock: other threads decode at the same time
         with self._lock:
             if index not in self._kept:
                 self._kept[index] = tile
@@ -55,16 +52,14 @@ class TileRing:
     reader whose copy was overwritten notices and reads the file (x86 shows writes to other cores in order).
 
     Args:
-        source: where tiles come from.
+        files: where tiles come from.
         limit_bytes: how much pixel data to keep, for all processes together.
     """
 
-    def __init__(self, source: TileSource, limit_bytes: int = 512 << 20) -> None:
-        self.records: Records = source.records
-        self.size_hw: tuple[int, int] = source.size_hw
-        self._source = source
-        images = len(self.records)
-        self._slot_bytes = int(tile_bytes(self.records, self.size_hw).max(initial=1))
+    def __init__(self, files: FileTiles, limit_bytes: int = 512 << 20) -> None:
+        self._files = files
+        images = len(files.records)
+        self._slot_bytes = int(tile_bytes(files.records, files.size_hw).max(initial=1))
         # A worker has its share of the slots, and may be the one that reads most images of a small set.
         self._slots = min(limit_bytes // self._slot_bytes, _SLOTS_PER_IMAGE * images)
         # Anonymous memory, whose pages are allocated when they are first written.
@@ -80,10 +75,10 @@ class TileRing:
         self._own = range(number, self._slots, processes)
 
     def tile(self, index: int) -> Tile:
-        """Return the tile of one image; see `TileSource`."""
+        """Return the tile of one image; see `FileTiles`."""
         tile = self._read(index)
         if tile is None:
-            tile = self._source.tile(index)
+            tile = self._files.tile(index)
             # A file may be larger than its annotations say.
             if self._own and tile.pixels.nbytes <= self._slot_bytes:
                 self._write(self._own[self._turn % len(self._own)], index, tile)

@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,31 +28,9 @@ class Tile:
         return fit_ratio(self.size_hw, size_hw)
 
 
-class TileSource(Protocol):
-    """Anything that returns the tiles of a set; safe to call from several threads."""
-
-    @property
-    def records(self) -> Records:
-        """The set."""
-        ...
-
-    @property
-    def size_hw(self) -> tuple[int, int]:
-        """The input size that tiles are made for."""
-        ...
-
-    def tile(self, index: int) -> Tile:
-        """Return the tile of one image.
-
-        Raises:
-            DataError: the image can't be read.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(eq=False)
 class FileTiles:
-    """Tiles decoded from the image files on every call.
+    """Tiles decoded from the image files on every call; safe for threads.
 
     Attributes:
         records: the set.
@@ -64,7 +41,11 @@ class FileTiles:
     size_hw: tuple[int, int]
 
     def tile(self, index: int) -> Tile:
-        """Return the tile of one image; see `TileSource`."""
+        """Return the tile of one image.
+
+        Raises:
+            DataError: the image can't be read.
+        """
         path = self.records.path(index)
         image, size_hw = decode_scaled(read_file(path), os.fspath(path), self.size_hw)
         return Tile(resize(image, fit_hw(size_hw, self.size_hw)), size_hw)

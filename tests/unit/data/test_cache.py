@@ -12,7 +12,7 @@ from boxwright.data.recent import RecentTiles
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes
 from boxwright.data.threads import map_threads
-from boxwright.data.tile import FileTiles, Tile, TileSource, tile_bytes
+from boxwright.data.tile import FileTiles, Tile, tile_bytes
 
 SIZE = (64, 64)
 TILE_BYTES = 64 * 64 * 3
@@ -24,22 +24,22 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
     return generate_scenes(tmp_path_factory.mktemp("scenes"), images=12, seed=5, size_hw=(96, 96))
 
 
-class CountingTiles:
+class CountingTiles(FileTiles):
     """Tiles from files, with a record of which were asked for."""
 
     def __init__(self, records: Records, bad: int = -1) -> None:
-        self.records, self.size_hw = records, SIZE
+        super().__init__(records, SIZE)
         self.asked: list[int] = []
-        self._files, self._bad = FileTiles(records, SIZE), bad
+        self.bad = bad
 
     def tile(self, index: int) -> Tile:
         self.asked.append(index)
-        if index == self._bad:
+        if index == self.bad:
             raise DataError(f"image {index} is bad")
-        return self._files.tile(index)
+        return super().tile(index)
 
 
-def assert_same_tiles(cache: TileSource, records: Records) -> None:
+def assert_same_tiles(cache: TileCache | RecentTiles, records: Records) -> None:
     files = FileTiles(records, SIZE)
     for i in range(len(records)):
         expected, found = files.tile(i), cache.tile(i)
@@ -48,7 +48,7 @@ def assert_same_tiles(cache: TileSource, records: Records) -> None:
 
 
 def fill(cache: TileCache, threads: int = 1) -> int:
-    list(map_threads(cache.tile, len(cache.records), threads))
+    list(map_threads(cache.tile, len(cache.files.records), threads))
     return len(cache)
 
 

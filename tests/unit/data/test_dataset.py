@@ -12,7 +12,7 @@ from boxwright.data.dataset import DetectionDataset, Sample
 from boxwright.data.policy import AugmentPolicy, policy_for
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes
-from boxwright.data.tile import FileTiles
+from boxwright.data.tile import FileTiles, Tile
 
 SIZE = (96, 128)
 FULL = policy_for("yolox_s")
@@ -68,9 +68,8 @@ def test_another_seed_epoch_or_index_gives_another_sample(records: Records, chan
 
 def test_no_cache_changes_a_sample(records: Records, tmp_path: Path) -> None:
     files = FileTiles(records, SIZE)
-    none = DetectionDataset(records, SIZE, policy=FULL, tiles=files)
+    none = DetectionDataset(records, SIZE, policy=FULL)
     caches = [
-        None,
         TileCache.in_ram(files, free_bytes=lambda: 8 << 30),
         TileCache.in_ram(files, limit_bytes=4 * 76 * 128 * 3, free_bytes=lambda: 8 << 30),
         TileCache.on_disk(files, folder=tmp_path / "cache"),
@@ -189,15 +188,13 @@ def test_mixup_takes_images_with_boxes_only(tmp_path: Path) -> None:
 def test_partners_come_from_the_window_before_the_image(records: Records) -> None:
     asked: list[int] = []
 
-    class Watched:
-        def __init__(self) -> None:
-            self.records, self.size_hw, self._files = records, SIZE, FileTiles(records, SIZE)
-
-        def tile(self, index: int):  # type: ignore[no-untyped-def]
+    class Watched(TileCache):
+        def tile(self, index: int) -> Tile:
             asked.append(index)
-            return self._files.tile(index)
+            return super().tile(index)
 
-    dataset = DetectionDataset(records, SIZE, policy=replace(FULL, partner_window=3), tiles=Watched())
+    tiles = Watched(FileTiles(records, SIZE))
+    dataset = DetectionDataset(records, SIZE, policy=replace(FULL, partner_window=3), tiles=tiles)
     order = dataset.order(0).tolist()
     for place, index in enumerate(order):
         asked.clear()
@@ -261,9 +258,9 @@ def test_the_next_phase_shares_images_and_bad_ones(records: Records) -> None:
 
 def test_a_cache_for_something_else_is_refused(records: Records) -> None:
     with pytest.raises(UsageError, match="was made for 10 images at"):
-        DetectionDataset(records, SIZE, policy=FULL, tiles=FileTiles(records, (64, 64)))
+        DetectionDataset(records, SIZE, policy=FULL, tiles=TileCache(FileTiles(records, (64, 64))))
     with pytest.raises(UsageError, match="was made for 2 images"):
-        DetectionDataset(records, SIZE, policy=FULL, tiles=FileTiles(records.select([0, 1]), SIZE))
+        DetectionDataset(records, SIZE, policy=FULL, tiles=TileCache(FileTiles(records.select([0, 1]), SIZE)))
 
 
 def test_a_wrong_size_an_empty_set_and_a_wrong_index_are_refused(records: Records) -> None:
