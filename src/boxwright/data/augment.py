@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from boxwright.data.policy import AugmentPolicy
 from boxwright.data.tile import Tile
-from boxwright.vision.letterbox import PAD_VALUE, fit_hw, paste
+from boxwright.vision.letterbox import PAD_VALUE
 
 MIN_SIDE = 1.0
 """Boxes with a side of this many pixels or less after all changes are dropped."""
@@ -81,15 +81,6 @@ def flip(image: Image, rows: Rows, width: float) -> None:
     """Mirror an image and its boxes left to right, in place; `width` is what box coordinates count from."""
     cv2.flip(image, 1, dst=image)
     rows[:, [0, 2]] = width - rows[:, [2, 0]]
-
-
-def paste_letterboxed(tile: Tile, out: Image) -> tuple[Image, float]:
-    """Write a tile to the top left of `out`, scaled to fit, pad the rest, and return the inner part and the scale.
-
-    The scale leads from pixels of the original image to pixels of `out`.
-    """
-    size_hw = (out.shape[0], out.shape[1])
-    return paste(tile.pixels, fit_hw(tile.size_hw, size_hw), out), tile.ratio(size_hw)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,6 @@ from boxwright.data.augment import (
     flip,
     keep_visible,
     mix,
-    paste_letterboxed,
     shift_hsv,
     to_targets,
 )
@@ -30,6 +29,7 @@ from boxwright.data.policy import AugmentPolicy
 from boxwright.data.randomness import Purpose, stream
 from boxwright.data.records import Records
 from boxwright.data.tile import FileTiles, Tile
+from boxwright.vision.letterbox import fit_hw, paste
 
 _log = get_logger(__name__)
 
@@ -149,7 +149,8 @@ class DetectionDataset:
     def _single(self, index: int, out: Image) -> tuple[Image, Rows, float]:
         """Letterbox one image into `out` and return the part with the image, its boxes, and its exact width."""
         index, tile = self._readable(index)
-        inner, ratio = paste_letterboxed(tile, out)
+        out_hw = (out.shape[0], out.shape[1])
+        inner, ratio = paste(tile.pixels, fit_hw(tile.size_hw, out_hw), out), tile.ratio(out_hw)
         rows = self._rows_of(index, tile)
         rows[:, :4] *= ratio
         return inner, rows, tile.size_hw[1] * ratio

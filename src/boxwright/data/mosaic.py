@@ -1,8 +1,8 @@
 """Mosaic: four images around a point, rotated, scaled, sheared and shifted, with one warp.
 
-The published way pastes four images on a canvas of twice the input size and warps that. Here only the part of the
-canvas that the output can see is pasted, images that it can't see are never asked for, and only the part of the output
-that shows an image is warped. The pixels are the same.
+YOLOX pastes four images on a canvas of twice the input size and warps that. Here only the part of the canvas that the
+output shows is pasted, images that it does not show are never read, and only the part of the output that shows an
+image is warped. The pixels are the same.
 """
 
 import math
@@ -46,12 +46,12 @@ class Mosaic:
         return 0, 0, 2 * self.size_hw[1], 2 * self.size_hw[0]
 
     def visible_corners(self) -> list[int]:
-        """Return the corners whose tiles may be seen in the output; a tile is taken for as large as the input."""
+        """Return the corners whose tiles the output may show; a tile counts as large as the input."""
         height, width = self.size_hw
-        view = _view(_inverse(self.matrix), (height, width))
+        view = _view(self.matrix, self.size_hw)
         frame = (-1, -1, width + 1, height + 1)
         rects = {corner: _cut(_place(self, corner, self.size_hw), self.canvas_rect) for corner in CORNERS}
-        # Two convex shapes with parallel sides are apart when their shadows on either one's axes are.
+        # Two parallelograms are apart if their projections on an axis of either are (separating axes).
         return [
             corner
             for corner, rect in rects.items()
@@ -78,35 +78,22 @@ def draw_mosaic(rng: Generator, policy: AugmentPolicy, size_hw: tuple[int, int])
     return Mosaic(size_hw, centre_xy, np.array([[a, b, x], [c, d, y]]))
 
 
-def place_tile(mosaic: Mosaic, corner: int, tile_hw: tuple[int, int]) -> tuple[Rect, Rect]:
-    """Return the part of the canvas that a tile covers, and the part of the tile that is there.
-
-    Example:
-        >>> mosaic = Mosaic((64, 64), (40, 80), np.eye(2, 3))
-        >>> place_tile(mosaic, 0, (48, 64))
-        ((0, 32, 40, 80), (24, 0, 64, 48))
-    """
-    whole = _place(mosaic, corner, tile_hw)
-    x1, y1, x2, y2 = covered = _cut(whole, mosaic.canvas_rect)
-    return covered, (x1 - whole[0], y1 - whole[1], x2 - whole[0], y2 - whole[1])
-
-
 def render_mosaic(mosaic: Mosaic, tiles: Mapping[int, Tile], out: Image, scratch: Scratch) -> None:
     """Write the pixels of a mosaic.
 
     Args:
-        mosaic: what was drawn.
-        tiles: by corner; those that can't be seen may be missing.
+        mosaic: the drawn mosaic.
+        tiles: by corner; those that the output does not show may be missing.
         out: (H, W, 3), of any size: the mosaic is scaled to it in the same warp.
         scratch: work space.
     """
     height, width = out.shape[:2]
     matrix = _to_pixels(mosaic, (height, width))
-    view = _cut(_view(_inverse(matrix), (height, width)), mosaic.canvas_rect)
+    view = _cut(_view(matrix, (height, width)), mosaic.canvas_rect)
     placed = []
     for corner, tile in tiles.items():
-        x, y = _place(mosaic, corner, (tile.pixels.shape[0], tile.pixels.shape[1]))[:2]
-        rect = _cut((x, y, x + tile.pixels.shape[1], y + tile.pixels.shape[0]), view)
+        whole = _place(mosaic, corner, (tile.pixels.shape[0], tile.pixels.shape[1]))
+        (x, y), rect = whole[:2], _cut(whole, view)
         if not _empty(rect):
             placed.append((rect, tile.pixels[rect[1] - y : rect[3] - y, rect[0] - x : rect[2] - x]))
     # What the tiles cover, on the canvas and in the output; all around is padding, so it needs no warp.
@@ -148,7 +135,7 @@ def warp_rows(mosaic: Mosaic, rows: Rows, out_hw: tuple[int, int]) -> Rows:
     factor = np.array([[out_hw[1] / mosaic.size_hw[1]], [out_hw[0] / mosaic.size_hw[0]]])
     matrix = mosaic.matrix * factor
     linear = matrix[:, :2]
-    # The box around a turned box has the same centre; each half side is what both old ones reach in its direction.
+    # The box around a rotated box has the same centre; each half side is what both old ones reach in its direction.
     centre = (boxes[:, :2] + boxes[:, 2:]) @ (linear.T * 0.5) + matrix[:, 2]
     half = (boxes[:, 2:] - boxes[:, :2]) @ (np.abs(linear.T) * 0.5)
     warped = rows.copy()
@@ -174,12 +161,9 @@ def _to_pixels(mosaic: Mosaic, out_hw: tuple[int, int]) -> NDArray[np.float64]:
     return matrix
 
 
-def _inverse(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(cv2.invertAffineTransform(matrix), np.float64)
-
-
-def _view(inverse: NDArray[np.float64], out_hw: tuple[int, int]) -> Rect:
+def _view(matrix: NDArray[np.float64], out_hw: tuple[int, int]) -> Rect:
     """Return the pixels of the canvas that an output may touch."""
+    inverse = np.asarray(cv2.invertAffineTransform(matrix), np.float64)
     # One more on each side: the right and lower neighbours that interpolation takes, and rounding.
     x1, y1, x2, y2 = _bounds(inverse, (0, 0, out_hw[1], out_hw[0]))
     return x1 - 1, y1 - 1, x2 + 1, y2 + 1

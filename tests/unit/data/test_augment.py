@@ -11,15 +11,12 @@ from boxwright.data.augment import (
     flip,
     keep_visible,
     mix,
-    paste_letterboxed,
     shift_hsv,
     to_targets,
 )
 from boxwright.data.policy import AugmentPolicy
 from boxwright.data.randomness import Purpose, stream
-from boxwright.data.synthetic import draw_scene
 from boxwright.data.tile import Tile
-from boxwright.vision.letterbox import letterbox
 
 
 @pytest.fixture
@@ -85,19 +82,6 @@ def test_flip_mirrors_pixels_and_boxes() -> None:
     assert rows.tolist() == [[13, 2, 17, 5, 1]]
     assert (image[2:5, 13:17] == 255).all()
     assert image.sum() == 255 * 12 * 3
-
-
-@pytest.mark.parametrize("image_hw", [(40, 60), (60, 40), (64, 96), (200, 100)])
-def test_a_letterboxed_tile_equals_the_letterboxed_image(image_hw: tuple[int, int]) -> None:
-    image = draw_scene(0, 1, (96, 96))[0]
-    image = np.asarray(cv2.resize(image, image_hw[::-1]), np.uint8)
-    expected, ratio = letterbox(image, (64, 96))
-    out = np.empty((64, 96, 3), np.uint8)
-    inner, scale = paste_letterboxed(Tile(image, image_hw), out)
-    assert scale == ratio
-    assert np.array_equal(out, expected)
-    assert inner.base is not None
-    assert inner.shape[0] == min(64, int(image_hw[0] * ratio))
 
 
 def mixed_square(mixup: Mixup, scratch: Scratch) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:

@@ -13,6 +13,8 @@ from boxwright.data.policy import AugmentPolicy, policy_for
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes
 from boxwright.data.tile import FileTiles, Tile
+from boxwright.vision.decode import read_image
+from boxwright.vision.letterbox import letterbox
 
 SIZE = (96, 128)
 FULL = policy_for("yolox_s")
@@ -99,6 +101,12 @@ def test_a_single_image_keeps_its_box_on_its_object(tmp_path: Path, size: tuple[
     sample = dataset.sample(0, 0, size_hw=size)
     assert sample.image.shape == (*size, 3)
     assert np.abs(sample.targets[0, 1:] - bright_box(sample.image)).max() <= 1
+
+
+def test_an_image_without_changes_is_letterboxed_as_for_inference(tmp_path: Path) -> None:
+    records = one_square(tmp_path / "set")
+    sample = DetectionDataset(records, SIZE, policy=PLAIN).sample(0, 0)
+    assert np.array_equal(sample.image, letterbox(read_image(records.path(0)), SIZE)[0])
 
 
 def test_a_mosaic_keeps_boxes_on_their_objects(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from support.shared import shared_path
 
 from boxwright.data.augment import Scratch
-from boxwright.data.mosaic import CORNERS, Mosaic, draw_mosaic, place_rows, place_tile, render_mosaic, warp_rows
+from boxwright.data.mosaic import CORNERS, Mosaic, draw_mosaic, place_rows, render_mosaic, warp_rows
 from boxwright.data.policy import AugmentPolicy
 from boxwright.data.randomness import Purpose, stream
 from boxwright.data.synthetic import draw_scene
@@ -29,25 +29,30 @@ def tiles() -> dict[int, Tile]:
     return {corner: Tile(draw_scene(1, corner, hw)[0], hw) for corner, hw in enumerate(sizes)}
 
 
+def place(mosaic: Mosaic, corner: int, h: int, w: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The part of the canvas that a tile covers, and the part of the tile that is there."""
+    height, width = mosaic.size_hw
+    x, y = mosaic.centre_xy
+    left, top = (x - w if corner in (0, 2) else x), (y - h if corner in (0, 1) else y)
+    x1, y1, x2, y2 = max(left, 0), max(top, 0), min(left + w, 2 * width), min(top + h, 2 * height)
+    return (x1, y1, x2, y2), (x1 - left, y1 - top, x2 - left, y2 - top)
+
+
 def plain_canvas(mosaic: Mosaic, tiles: dict[int, Tile]) -> NDArray[np.uint8]:
     """The published way: all four images on a canvas of twice the size."""
-    height, width = mosaic.size_hw
-    canvas = np.full((2 * height, 2 * width, 3), 114, np.uint8)
-    x, y = mosaic.centre_xy
+    canvas = np.full((2 * mosaic.size_hw[0], 2 * mosaic.size_hw[1], 3), 114, np.uint8)
     for corner, tile in tiles.items():
-        h, w = tile.pixels.shape[:2]
-        left, top = (x - w if corner in (0, 2) else x), (y - h if corner in (0, 1) else y)
-        x1, y1, x2, y2 = max(left, 0), max(top, 0), min(left + w, 2 * width), min(top + h, 2 * height)
-        canvas[y1:y2, x1:x2] = tile.pixels[y1 - top : y2 - top, x1 - left : x2 - left]
+        (x1, y1, x2, y2), (left, top, right, bottom) = place(mosaic, corner, *tile.pixels.shape[:2])
+        canvas[y1:y2, x1:x2] = tile.pixels[top:bottom, left:right]
     return canvas
 
 
-def test_tiles_lie_where_the_reference_puts_them() -> None:
+def test_the_canvas_compared_with_is_that_of_the_reference() -> None:
     golden = json.loads(shared_path("golden/preprocess_and_schedule.json").read_text())["mosaic_coord"]
     for key, (covered, part) in golden.items():
         corner, x, y, width, height = literal_eval(key)
         mosaic = Mosaic((64, 64), (x, y), np.eye(2, 3))
-        assert place_tile(mosaic, corner, (height, width)) == (tuple(covered), tuple(part)), key
+        assert place(mosaic, corner, height, width) == (tuple(covered), tuple(part)), key
 
 
 @pytest.mark.parametrize("policy", POLICIES)
