@@ -1,6 +1,6 @@
-"""Scoring a detector on a labelled set: COCO AP over every image, each counted once. Needs no torch for `.onnx`."""
+"""Scoring a detector on a labelled set: COCO AP over all images. It needs no torch for `.onnx` and artifacts."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,8 @@ from boxwright.core.timing import Stopwatch
 from boxwright.core.types import Detections
 from boxwright.data.formats import read_records
 from boxwright.data.records import Records
-from boxwright.tasks.predict.inputs import Failure, Frame
+from boxwright.tasks.predict.inputs import EncodedImage, Failure
 from boxwright.tasks.predict.predictor import Predictor, Thresholds
-from boxwright.vision.decode import read_image
 
 _log = get_logger(__name__)
 Progress = Callable[[int, int], None]
@@ -27,13 +26,13 @@ OFFICIAL = Thresholds(conf=0.001, nms=0.65)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """The score of a detector, and what it was made of.
+    """The score of a detector.
 
     Attributes:
         metrics: a `CocoMetrics`.
         thresholds: which boxes were scored.
         failures: images that could not be read; they are left out of the score.
-        missing: images that the annotations name and that are not there; left out too.
+        missing: images that the annotations name and that do not exist; left out too.
         images_per_s: speed of this evaluation, decoding included.
         timing: the same in one line, with the time of each step.
     """
@@ -73,8 +72,8 @@ def evaluate(
         predictor: the detector, with the thresholds to score it at (`OFFICIAL` for the headline AP).
         data: a COCO json, a folder with one, or records.
         batch: how many images go through the network at once.
-        limit: score only the first so many images.
-        progress: called with images done and images in all.
+        limit: score only this many images, the first ones.
+        progress: called with the number of images done and of all.
 
     Raises:
         DataError: the set can't be read, or none of its images can.
@@ -101,7 +100,7 @@ def evaluate(
 def collect(
     predictor: Predictor, records: Records, *, batch: int = 8, progress: Progress | None = None
 ) -> tuple[Any, list[Failure]]:
-    """Return an evaluator that has seen every image of the records, and the images that could not be read.
+    """Return an evaluator with the detections of all images, and the images that could not be read.
 
     Raises:
         CheckpointError: the detector does not know the set's classes.
@@ -112,9 +111,11 @@ def collect(
 
     evaluator = CocoEvaluator(records.names)
     failures: list[Failure] = []
-    predictor.watch = Stopwatch()  # the times of this evaluation, whatever the predictor did before
+    predictor.watch = Stopwatch()  # times this evaluation alone
+    paths = map(records.path, range(len(records)))
+    images = (EncodedImage(source=str(path), data=path) for path in paths)
     # A failure takes its turn too, so the position in the stream is the position in the set.
-    for at, item in enumerate(predictor.stream(_read(records, predictor), batch=batch)):
+    for at, item in enumerate(predictor.stream(images, batch=batch)):
         if isinstance(item, Failure):
             failures.append(item)
             _log.warning("Left out: %s", item.error)
@@ -136,8 +137,7 @@ def collect(
 def match_classes(model_names: Sequence[str], data_names: Sequence[str]) -> NDArray[np.int64]:
     """Return for each class of the model its index among the set's classes, or -1 where the set has no such class.
 
-    Classes are matched by name. Where the model's classes have no names of their own, they are matched by position,
-    which needs as many of them as the set has.
+    Classes are matched by name; if the model's have no names, by position, which needs as many as the set has.
 
     Raises:
         CheckpointError: the set has classes that the model does not know.
@@ -148,24 +148,13 @@ def match_classes(model_names: Sequence[str], data_names: Sequence[str]) -> NDAr
         return np.array([position.get(name, -1) for name in model_names], np.int64)
     unnamed = all(name == f"class_{i}" for i, name in enumerate(model_names))
     if unnamed and len(model_names) == len(data_names):
-        _log.warning("The model's classes have no names; they are taken in the data set's order.")
+        _log.warning("The model's classes have no names; they are matched in the data set's order.")
         return np.arange(len(model_names), dtype=np.int64)
     raise CheckpointError(
         f"The model knows {len(model_names)} classes ({_short(model_names)}), but the data set has {len(data_names)}, "
         f"of which it does not know {_short(unknown)}. Use the model that was trained for these classes, or name its "
         "classes with --names."
     )
-
-
-def _read(records: Records, predictor: Predictor) -> Iterator[Frame | Failure]:
-    for i in range(len(records)):
-        path = records.path(i)
-        try:
-            with predictor.watch.span("decode"):
-                image = read_image(path)
-            yield Frame(source=str(path), image=image)
-        except DataError as error:
-            yield Failure(source=str(path), error=error)
 
 
 def _translate(found: Detections, mapping: NDArray[np.int64], names: tuple[str, ...]) -> Detections:

@@ -10,12 +10,12 @@ from PIL import Image
 from support.scenes import save_scene, save_video, scene
 
 from boxwright.core.errors import DataError, UsageError
-from boxwright.tasks.predict.inputs import Failure, Frame, Still, as_image, list_sources, source_folders
+from boxwright.tasks.predict.inputs import Failure, Frame, EncodedImage, as_image, list_sources, source_folders
 
 
 def read_sources(sources: Any, *, fit_hw: tuple[int, int] | None = None, **options: Any) -> Iterator[Frame | Failure]:
     for item in list_sources(sources, **options):
-        yield item.read(fit_hw) if isinstance(item, Still) else item
+        yield item.read(fit_hw) if isinstance(item, EncodedImage) else item
 
 
 def _frames(sources: Any, **options: Any) -> list[Frame]:

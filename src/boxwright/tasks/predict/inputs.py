@@ -1,4 +1,4 @@
-"""Where images come from: files, folders, globs, videos, cameras, streams, stdin, arrays and PIL images.
+"""The images to predict on: files, folders, globs, videos, cameras, streams, stdin, arrays and PIL images.
 
 Everything is an iterator: one frame is in memory at a time, however long the video.
 """
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeAlias, cast
 
 import cv2
 import numpy as np
@@ -29,11 +29,11 @@ class Frame:
     """One image on its way to the detector.
 
     Attributes:
-        source: what the user called it: a path, a URL, "camera 0", "stdin", "array 3".
+        source: its name for the user: a path, a URL, "camera 0", "stdin", "array 3".
         image: (H, W, 3) uint8, BGR.
         index: number of the frame in a video or stream, counted from 0; None for a still image.
-        fps: frames per second of the video it belongs to; 0 when the video does not say.
-        full_size_hw: the size of the picture where `image` is a smaller decoding of it; None where it is the picture.
+        fps: frames per second of the video it belongs to; 0 if the video does not say.
+        full_size_hw: the size of the picture if `image` is a smaller decoding of it, else None.
     """
 
     source: str
@@ -45,55 +45,50 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """An input that could not be read; the others go on."""
+    """An input that could not be read; the others are still predicted."""
 
     source: str
     error: DataError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Still:
-    """An encoded picture that has not been decoded yet: `read` may be called in any thread.
-
-    Attributes:
-        source: what the user called it.
-        data: the file, or its bytes.
-    """
+class EncodedImage:
+    """A file, or its bytes, that has not been decoded yet: `read` may be called in any thread."""
 
     source: str
     data: bytes | Path
 
     def read(self, fit_hw: tuple[int, int] | None = None) -> Frame | Failure:
-        """Return the picture, or why it can't be read.
-
-        With `fit_hw`, a JPEG that is at least twice as large as a picture that fits there is decoded at a half, a
-        quarter or an eighth of its size, never smaller than what fits; the frame says how large it really is.
-        """
+        """Return the picture, or why it can't be read; with `fit_hw`, decoded as small as `decode_scaled` does."""
         try:
             data = self.data if isinstance(self.data, bytes) else read_file(self.data)
-            return _decode(data, self.source, fit_hw)
+            if fit_hw is None:
+                return Frame(source=self.source, image=decode_image(data, self.source))
+            image, full_hw = decode_scaled(data, self.source, fit_hw)
+            return Frame(source=self.source, image=image, full_size_hw=None if image.shape[:2] == full_hw else full_hw)
         except DataError as error:
             return Failure(source=self.source, error=error)
 
 
-Source = str | Path | int | bytes | NDArray[Any] | Any
+ImageSource: TypeAlias = str | Path | int | bytes | NDArray[Any] | Any
+Item: TypeAlias = Frame | Failure | EncodedImage
 
 
 def list_sources(
-    sources: Source | Sequence[Source] | Iterator[Source], *, stdin: BinaryIO | None = None
-) -> Iterator[Frame | Failure | Still]:
-    """Yield the frames of one source or many, in order; encoded pictures are not read yet, see `Still`.
+    sources: ImageSource | Sequence[ImageSource] | Iterator[ImageSource], *, stdin: BinaryIO | None = None
+) -> Iterator[Item]:
+    """Yield the frames of one source or many, in order; files are not read yet, see `EncodedImage`.
 
     A string or path is an image, a folder, a glob, a video, a URL, a camera's number or "-" for one image on stdin.
-    Arrays are (H, W, 3) BGR or (H, W) grey uint8, PIL images are themselves, bytes are an encoded image; frames and
-    failures pass through. An iterator of sources is read one source at a time.
+    Arrays are (H, W, 3) BGR or (H, W) grey uint8, bytes are an encoded image; PIL images, frames, failures and encoded
+    images are taken as they are. An iterator of sources is read one source at a time.
 
     Raises:
-        UsageError: there is no source, or one is of a type that can't hold an image.
+        UsageError: there is no source, or one has a type that can't hold an image.
     """
-    # An open file is an iterator too, of lines; it is no list of sources.
+    # An open file is an iterator too, of lines; it is not a list of sources.
     is_many = isinstance(sources, (list, tuple, Iterator)) and not hasattr(sources, "read")
-    many = cast("Iterable[Source]", sources if is_many else [sources])
+    many = cast("Iterable[ImageSource]", sources if is_many else [sources])
     count = -1
     for count, source in enumerate(many):
         try:
@@ -104,7 +99,7 @@ def list_sources(
         raise UsageError("No source was given. Name at least one image, folder, video or stream.")
 
 
-def source_folders(sources: Iterable[Source]) -> set[Path]:
+def source_folders(sources: Iterable[ImageSource]) -> set[Path]:
     """Return the folders on disk that images and videos are read from; streams and arrays have none."""
     folders: set[Path] = set()
     for source in sources:
@@ -120,7 +115,7 @@ def source_folders(sources: Iterable[Source]) -> set[Path]:
     return folders
 
 
-def _label(source: Source, position: int) -> str:
+def _label(source: ImageSource, position: int) -> str:
     if isinstance(source, int):
         return f"camera {source}"
     if isinstance(source, (str, Path)):
@@ -128,12 +123,12 @@ def _label(source: Source, position: int) -> str:
     return f"{'bytes' if isinstance(source, bytes) else 'array'} {position}"
 
 
-def _list_one(source: Source, position: int, stdin: BinaryIO | None) -> Iterator[Frame | Failure | Still]:
+def _list_one(source: ImageSource, position: int, stdin: BinaryIO | None) -> Iterator[Item]:
     label = _label(source, position)
-    if isinstance(source, (Frame, Failure, Still)):
+    if isinstance(source, Item):
         yield source
     elif isinstance(source, bytes):
-        yield Still(source=label, data=source)
+        yield EncodedImage(source=label, data=source)
     elif isinstance(source, int):
         yield from _read_video(source, label)
     elif isinstance(source, (str, Path)):
@@ -142,11 +137,10 @@ def _list_one(source: Source, position: int, stdin: BinaryIO | None) -> Iterator
         yield Frame(source=label, image=as_image(source))
 
 
-def _list_text(text: str, label: str, stdin: BinaryIO | None) -> Iterator[Frame | Failure | Still]:
+def _list_text(text: str, label: str, stdin: BinaryIO | None) -> Iterator[Item]:
     path = Path(os.path.expanduser(text))
     if text == "-":
-        data = (stdin or sys.stdin.buffer).read()
-        yield Still(source=label, data=data)
+        yield EncodedImage(source=label, data=(stdin or sys.stdin.buffer).read())
     elif text.isdecimal() and not os.path.exists(path):
         yield from _read_video(int(text), f"camera {text}")
     elif text.lower().startswith(_STREAMS):
@@ -154,7 +148,8 @@ def _list_text(text: str, label: str, stdin: BinaryIO | None) -> Iterator[Frame 
     elif os.path.isdir(path):
         files = list_images(path) + [p for p in path.iterdir() if _is_video(p) and not p.name.startswith(".")]
         if not files:
-            raise DataError(f"The folder {text!r} holds no image and no video. Known images: {_known(IMAGE_SUFFIXES)}.")
+            known = " ".join(sorted(IMAGE_SUFFIXES))
+            raise DataError(f"The folder {text!r} holds no image and no video. Known images: {known}.")
         yield from _list_files(sorted(files))
     elif not os.path.exists(path) and glob.has_magic(text):
         files = sorted(Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file())
@@ -162,29 +157,18 @@ def _list_text(text: str, label: str, stdin: BinaryIO | None) -> Iterator[Frame 
             raise DataError(f"No file matches {text!r}. Check the pattern.")
         yield from _list_files(files)
     else:
-        yield from _list_file(path)
+        yield from _list_files([path])
 
 
-def _decode(data: bytes, label: str, fit_hw: tuple[int, int] | None) -> Frame:
-    if fit_hw is None:
-        return Frame(source=label, image=decode_image(data, label))
-    image, full_hw = decode_scaled(data, label, fit_hw)
-    return Frame(source=label, image=image, full_size_hw=None if image.shape[:2] == full_hw else full_hw)
-
-
-def _list_files(files: Sequence[Path]) -> Iterator[Frame | Failure | Still]:
+def _list_files(files: Sequence[Path]) -> Iterator[Item]:
     for file in files:
+        if not _is_video(file) or not file.is_file():
+            yield EncodedImage(source=str(file), data=file)
+            continue
         try:
-            yield from _list_file(file)
+            yield from _read_video(str(file), str(file))
         except DataError as error:
             yield Failure(source=str(file), error=error)
-
-
-def _list_file(path: Path) -> Iterator[Frame | Still]:
-    if _is_video(path) and path.is_file():
-        yield from _read_video(str(path), str(path))
-    else:
-        yield Still(source=str(path), data=path)
 
 
 def _read_video(source: str | int, label: str) -> Iterator[Frame]:
@@ -247,7 +231,3 @@ def as_image(value: Any) -> NDArray[np.uint8]:
 
 def _is_video(path: Path) -> bool:
     return path.suffix.lower() in VIDEO_SUFFIXES
-
-
-def _known(suffixes: Iterable[str]) -> str:
-    return " ".join(sorted(suffixes))

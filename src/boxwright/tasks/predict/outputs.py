@@ -1,4 +1,4 @@
-"""Writing predictions to disk as they come: pictures, videos, JSON lines, CSV, COCO json, YOLO text.
+"""Writing predictions to disk as they arrive: pictures, videos, JSON lines, CSV, COCO json, YOLO text.
 
 Every writer appends; none keeps more than one frame in memory.
 """
@@ -6,9 +6,9 @@ Every writer appends; none keeps more than one frame in memory.
 import csv
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, TextIO, get_args
+from typing import Any, ClassVar, Literal, TextIO, get_args
 
 import cv2
 import numpy as np
@@ -21,18 +21,6 @@ from boxwright.vision.draw import draw_detections
 
 Format = Literal["images", "json", "csv", "coco", "yolo"]
 FORMATS: tuple[str, ...] = get_args(Format)
-
-
-class Writer(Protocol):
-    """One kind of output."""
-
-    def write(self, prediction: Prediction) -> None:
-        """Take in one prediction."""
-        ...
-
-    def close(self) -> None:
-        """Finish the files."""
-        ...
 
 
 def to_record(item: Prediction | Failure) -> dict[str, Any]:
@@ -48,15 +36,9 @@ def to_record(item: Prediction | Failure) -> dict[str, Any]:
 
 
 class Outputs:
-    """The writers a user asked for, behind one `write`; use it as a `with` block."""
+    """The writers of several formats behind one `write`; use it as a `with` block."""
 
     def __init__(self, folder: Path, formats: Iterable[str], category_ids: Sequence[int] = ()) -> None:
-        makers: dict[str, Callable[[Path, _Names], Writer]] = {
-            "images": _Pictures,
-            "json": _JsonLines,
-            "csv": _Csv,
-            "yolo": _YoloText,
-        }
         formats = list(dict.fromkeys(formats))
         for name in formats:
             if name not in FORMATS:
@@ -72,12 +54,10 @@ class Outputs:
             # They may be somebody's annotations: of a set that is laid out as images/ and labels/.
             raise UsageError(f"{str(folder / 'labels')!r} holds label files already. Choose another --out.")
         names = _Names()
-        self._writers: list[Writer] = [
-            _Coco(folder, names, category_ids) if name == "coco" else makers[name](folder, names) for name in formats
-        ]
+        self._writers = [_WRITERS[name](folder, names, category_ids) for name in formats]
 
     def write(self, prediction: Prediction) -> None:
-        """Hand one prediction to every writer."""
+        """Pass one prediction to every writer."""
         for writer in self._writers:
             writer.write(prediction)
 
@@ -90,7 +70,7 @@ class Outputs:
 
 
 class _Names:
-    """File names for sources: the source's stem, numbered where two sources share one."""
+    """File names for sources: the source's stem, numbered if two sources share one."""
 
     def __init__(self) -> None:
         self._last = ("", "")
@@ -109,34 +89,60 @@ class _Names:
         return self._last[1]
 
 
-class _Pictures:
-    def __init__(self, folder: Path, names: _Names) -> None:
-        self._folder = folder
-        self._names = names
-        self._video: Any = None
-        self._video_of = ""
-        self._video_hw = (0, 0)
+class _Writer:
+    """One format; a subclass with a `file_name` writes to that file."""
+
+    file_name: ClassVar[str] = ""
+
+    def __init__(self, folder: Path, names: _Names, category_ids: Sequence[int]) -> None:
+        self._folder, self._names, self._category_ids = folder, names, list(category_ids)
+        if self.file_name:
+            # Surrogates are bytes of file names that are not UTF-8; JSON escapes them.
+            self._file: TextIO = (folder / self.file_name).open(
+                "w", encoding="utf-8", errors="surrogateescape", newline=""
+            )
+
+    def write(self, prediction: Prediction) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        if self.file_name:
+            self._file.close()
+
+
+class _Pictures(_Writer):
+    _video: Any = None
+    _video_of = ""
+    _video_hw = (0, 0)
 
     def write(self, prediction: Prediction) -> None:
         frame = prediction.frame
         picture = draw_detections(frame.image, prediction.detections)
-        if frame.index is None:
-            path = self._folder / f"{self._names.stem(frame)}.jpg"
-            _refuse_own_source(path, frame)
-            _save_picture(path, picture)
-        else:
+        if frame.index is not None:
             self._write_frame(frame, picture)
+            return
+        path = self._own_path(frame, ".jpg")
+        ok, data = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, 92])
+        if not ok:
+            raise DataError(f"The picture {str(path)!r} of size {picture.shape[:2]!r} can't be encoded.")
+        path.write_bytes(data.tobytes())
+
+    def _own_path(self, frame: Frame, suffix: str) -> Path:
+        """Return the path of a frame's result, which must not be its source."""
+        path = self._folder / f"{self._names.stem(frame)}{suffix}"
+        if path.exists() and os.path.exists(frame.source) and path.samefile(frame.source):
+            raise UsageError(f"The result would overwrite its own source {frame.source!r}. Choose another --out.")
+        return path
 
     def _write_frame(self, frame: Frame, picture: NDArray[np.uint8]) -> None:
         if frame.source != self._video_of:
             self.close()
-            path = self._folder / f"{self._names.stem(frame)}.mp4"
-            _refuse_own_source(path, frame)
+            path = self._own_path(frame, ".mp4")
             if not is_utf8(str(path)):
                 raise UsageError(f"OpenCV can't write the video {str(path)!r}: not valid UTF-8. Choose another --out.")
             self._video_hw = (picture.shape[0], picture.shape[1])
             fourcc = cv2.VideoWriter.fourcc(*"mp4v")
-            self._video = cv2.VideoWriter(str(path), fourcc, frame.fps or 25.0, (picture.shape[1], picture.shape[0]))
+            self._video = cv2.VideoWriter(str(path), fourcc, frame.fps or 25.0, self._video_hw[::-1])
             if not self._video.isOpened():
                 self._video = None
                 raise DataError(f"The video {str(path)!r} can't be written. Check the folder and the free space.")
@@ -151,77 +157,56 @@ class _Pictures:
         self._video, self._video_of = None, ""
 
 
-def _refuse_own_source(path: Path, frame: Frame) -> None:
-    if path.exists() and os.path.exists(frame.source) and path.samefile(frame.source):
-        raise UsageError(f"The result would overwrite its own source {frame.source!r}. Choose another --out.")
-
-
-def _save_picture(path: Path, picture: NDArray[np.uint8]) -> None:
-    ok, data = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, 92])
-    if not ok:
-        raise DataError(f"The picture {str(path)!r} of size {picture.shape[:2]!r} can't be encoded.")
-    path.write_bytes(data.tobytes())
-
-
-class _JsonLines:
-    def __init__(self, folder: Path, _names: _Names) -> None:
-        self._file = (folder / "predictions.jsonl").open("w", encoding="utf-8")
+class _JsonLines(_Writer):
+    file_name = "predictions.jsonl"
 
     def write(self, prediction: Prediction) -> None:
         self._file.write(json.dumps(to_record(prediction)) + "\n")
 
-    def close(self) -> None:
-        self._file.close()
 
+class _Csv(_Writer):
+    file_name = "predictions.csv"
 
-class _Csv:
-    def __init__(self, folder: Path, _names: _Names) -> None:
-        self._file = (folder / "predictions.csv").open("w", encoding="utf-8", errors="surrogateescape", newline="")
-        self._writer = csv.writer(self._file, lineterminator="\n")
-        self._writer.writerow(["source", "frame", "class", "class_id", "score", "x1", "y1", "x2", "y2"])
+    def __init__(self, folder: Path, names: _Names, category_ids: Sequence[int]) -> None:
+        super().__init__(folder, names, category_ids)
+        self._rows = csv.writer(self._file, lineterminator="\n")
+        self._rows.writerow(["source", "frame", "class", "class_id", "score", "x1", "y1", "x2", "y2"])
 
     def write(self, prediction: Prediction) -> None:
         frame = prediction.frame
         for row in prediction.detections.to_list():
             index = "" if frame.index is None else frame.index
-            self._writer.writerow([frame.source, index, row["class"], row["class_id"], row["score"], *row["box_xyxy"]])
-
-    def close(self) -> None:
-        self._file.close()
+            self._rows.writerow([frame.source, index, row["class"], row["class_id"], row["score"], *row["box_xyxy"]])
 
 
-class _YoloText:
-    def __init__(self, folder: Path, names: _Names) -> None:
-        self._folder = folder / "labels"
+class _YoloText(_Writer):
+    def __init__(self, folder: Path, names: _Names, category_ids: Sequence[int]) -> None:
+        super().__init__(folder / "labels", names, category_ids)
         self._folder.mkdir(exist_ok=True)
-        self._names = names
 
     def write(self, prediction: Prediction) -> None:
         frame = prediction.frame
         stem = self._names.stem(frame) if frame.index is None else f"{self._names.stem(frame)}_{frame.index:06d}"
         (self._folder / f"{stem}.txt").write_text(prediction.detections.to_yolo_txt(), encoding="utf-8")
 
-    def close(self) -> None:
-        pass
 
-
-class _Coco:
+class _Coco(_Writer):
     """One COCO json, written as it grows; the list of images waits in a second file until the end."""
 
-    def __init__(self, folder: Path, _names: _Names, category_ids: Sequence[int]) -> None:
-        self._path = folder / "predictions.coco.json"
+    file_name = "predictions.coco.json"
+
+    def __init__(self, folder: Path, names: _Names, category_ids: Sequence[int]) -> None:
+        super().__init__(folder, names, category_ids)
         self._images_path = folder / ".images.coco.json"
-        self._file: TextIO = self._path.open("w", encoding="utf-8")
         self._images: TextIO = self._images_path.open("w", encoding="utf-8")
-        self._category_ids = list(category_ids)
-        self._names_seen: tuple[str, ...] = ()
+        self._classes: tuple[str, ...] = ()
         self._count = self._annotations = self._last_number = 0
         self._given_ids: set[int] = set()
         self._file.write('{"annotations": [')
 
     def write(self, prediction: Prediction) -> None:
         frame, found = prediction.frame, prediction.detections
-        self._names_seen = found.names
+        self._classes = found.names
         image_id = self._image_id(frame)
         entry: dict[str, Any] = {"id": image_id, "file_name": frame.source}
         if frame.index is not None:
@@ -248,13 +233,17 @@ class _Coco:
         return self._last_number
 
     def close(self) -> None:
-        ids = self._category_ids or list(range(1, len(self._names_seen) + 1))
-        categories = [{"id": i, "name": n} for i, n in zip(ids, self._names_seen, strict=False)]
+        ids = self._category_ids or range(1, len(self._classes) + 1)
+        categories = [{"id": i, "name": n} for i, n in zip(ids, self._classes, strict=False)]
         self._images.close()
         self._file.write('],\n"images": [')
         with self._images_path.open(encoding="utf-8") as images:
-            for line in images:
-                self._file.write(line)
+            self._file.writelines(images)
         self._file.write('],\n"categories": ' + json.dumps(categories) + "}\n")
         self._file.close()
         self._images_path.unlink()
+
+
+_WRITERS: dict[str, type[_Writer]] = {
+    "images": _Pictures, "json": _JsonLines, "csv": _Csv, "coco": _Coco, "yolo": _YoloText,
+}  # fmt: skip

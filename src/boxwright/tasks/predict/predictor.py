@@ -20,7 +20,7 @@ from boxwright.runtimes.artifact import Artifact, is_artifact
 from boxwright.runtimes.autopilot import Arrangement, check_hint
 from boxwright.runtimes.base import Hint, Session, Tuning
 from boxwright.tasks.models import ModelOptions, arrange, find_model, is_converted, open_model
-from boxwright.tasks.predict.inputs import Failure, Frame, Source, Still, list_sources
+from boxwright.tasks.predict.inputs import EncodedImage, Failure, Frame, ImageSource, Item, list_sources
 from boxwright.tasks.predict.selfcheck import OnMismatch, choose_artifact
 from boxwright.vision.letterbox import letterbox, to_input, undo_letterbox
 
@@ -163,7 +163,7 @@ class Predictor:
         """The model behind the predictor."""
         return self._session
 
-    def __call__(self, source: Source) -> Detections:
+    def __call__(self, source: ImageSource) -> Detections:
         """Return what is found in one image: a path, bytes, an array or a PIL image.
 
         Raises:
@@ -179,7 +179,7 @@ class Predictor:
         return first.detections
 
     def stream(
-        self, sources: Source | Sequence[Source] | Iterator[Source], *, batch: int = 1
+        self, sources: ImageSource | Sequence[ImageSource] | Iterator[ImageSource], *, batch: int = 1
     ) -> Iterator[Prediction | Failure]:
         """Yield a prediction for each frame and a failure for each input that can't be read, in order.
 
@@ -196,11 +196,15 @@ class Predictor:
         items = list_sources(sources)
         yield from self._answer_all(items, batch) if self._workers == 1 else self._answer_beside(items, batch)
 
-    def _answer_all(self, items: Iterable[Frame | Failure | Still], batch: int) -> Iterator[Prediction | Failure]:
+    def _answer_all(self, items: Iterable[Item], batch: int) -> Iterator[Prediction | Failure]:
         """Yield what comes of each item, in order."""
         waiting: list[Frame] = []
         for item in items:
-            frame = item.read(self._fit_hw) if isinstance(item, Still) else item
+            if isinstance(item, EncodedImage):
+                with self.watch.span("decode"):
+                    frame = item.read(self._fit_hw)
+            else:
+                frame = item
             if isinstance(frame, Failure):
                 yield from self._predict(waiting)
                 waiting = []
@@ -212,10 +216,10 @@ class Predictor:
                 waiting = []
         yield from self._predict(waiting)
 
-    def _answer_beside(self, items: Iterator[Frame | Failure | Still], batch: int) -> Iterator[Prediction | Failure]:
+    def _answer_beside(self, items: Iterator[Item], batch: int) -> Iterator[Prediction | Failure]:
         """Yield what comes of each item, in order, with a batch in the hands of each worker and one in wait."""
 
-        def answer(group: list[Frame | Failure | Still]) -> list[Prediction | Failure]:
+        def answer(group: list[Item]) -> list[Prediction | Failure]:
             return list(self._answer_all(group, batch))
 
         at_work: deque[Future[list[Prediction | Failure]]] = deque()
@@ -302,9 +306,9 @@ class Predictor:
         self.close()
 
 
-def _read_groups(items: Iterator[Frame | Failure | Still], batch: int) -> Iterator[list[Frame | Failure | Still]]:
+def _read_groups(items: Iterator[Item], batch: int) -> Iterator[list[Item]]:
     """Yield the items so many at a time, the last ones also if the source then fails."""
-    group: list[Frame | Failure | Still] = []
+    group: list[Item] = []
     try:
         for item in items:
             group.append(item)
@@ -355,7 +359,7 @@ def _enlarge(detections: Detections, size_hw: tuple[int, int] | None) -> Detecti
     return replace(detections, boxes_xyxy=boxes, size_hw=size_hw)
 
 
-def predict(model: str | Path, source: Source, **thresholds: Any) -> Detections:
+def predict(model: str | Path, source: ImageSource, **thresholds: Any) -> Detections:
     """Return what a model finds in one image; for more than one image, keep a `Predictor`.
 
     For example `predict("yolox_nano.onnx", "street.jpg", conf=0.3)`.
