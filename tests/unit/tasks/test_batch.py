@@ -16,7 +16,7 @@ from boxwright.tasks.batch import places
 from boxwright.tasks.batch.config import BatchConfig
 from boxwright.tasks.batch.inputs import list_inputs, read_part
 from boxwright.tasks.batch.job import predict_in_batches
-from boxwright.tasks.batch.parcel import Parcel
+from boxwright.tasks.batch.model_files import ModelFiles
 from boxwright.tasks.batch.worker import SCHEMA
 from boxwright.tasks.models import ModelOptions
 from boxwright.tasks.predict.inputs import Failure
@@ -141,13 +141,13 @@ def test_it_must_be_clear_which_column_holds_the_images(tmp_path: Path):
         list_inputs(place, part_rows=2)
     with pytest.raises(UsageError, match=r"column='c' holds no images\. Columns that may: a, b"):
         list_inputs(place, part_rows=2, column="c")
-    assert list_inputs(place, part_rows=2, column="b").source.column == "b"
+    assert list_inputs(place, part_rows=2, column="b").place.column == "b"
 
 
 def test_a_file_that_went_away_is_a_row_with_an_error(images: Path):
     inputs = list_inputs(str(images), part_rows=100)
     (images / "1" / "1.png").unlink()
-    (gone,) = [item for item in read_part(inputs.source, inputs.parts[0]) if item.source.endswith("1/1.png")]
+    (gone,) = [item for item in read_part(inputs.place, inputs.parts[0]) if item.source.endswith("1/1.png")]
     assert isinstance(gone, Failure)
     assert "1/1.png" in str(gone.error)
 
@@ -164,7 +164,7 @@ def test_an_empty_or_mixed_or_missing_place_is_told(images: Path, tmp_path: Path
 
 
 def test_results_inside_the_images_are_refused(toy_onnx: Path, images: Path, tmp_path: Path):
-    with pytest.raises(UsageError, match="can't lie inside the images"):
+    with pytest.raises(UsageError, match="inside the images"):
         predict_in_batches(configure(toy_onnx, images, tmp_path, out=images / "out"))
 
 
@@ -218,7 +218,7 @@ def test_links_to_nowhere_and_to_themselves_and_odd_names(images: Path, caplog: 
     Path(os.fsdecode(os.fsencode(images) + b"/\xff\xfe.jpg")).touch()
     inputs = list_inputs(str(images), part_rows=20)
     assert inputs.count == 9
-    errors = {Path(item.source).name for item in read_part(inputs.source, inputs.parts[0]) if isinstance(item, Failure)}
+    errors = {Path(item.source).name for item in read_part(inputs.place, inputs.parts[0]) if isinstance(item, Failure)}
     assert errors == {"broken.jpg", "gone.jpg"}
     assert "its name is not UTF-8: b'" in caplog.text
 
@@ -237,12 +237,12 @@ def test_an_artifact_is_unpacked_checked_and_keeps_working_without_its_files(tmp
     spec = Spec(model="yolox_nano", names=NAMES, size_hw=(64, 64))
     source = Source.of(lively_nano(), (torch.zeros(1, 3, 64, 64),))
     write_artifact(source, Choice(runtime="jit"), folder, spec=spec)
-    parcel = Parcel.pack(folder)
+    files = ModelFiles.read(folder)
 
-    with parcel.open(ModelOptions(), Thresholds(conf=0.0), threads=1) as predictor:
+    with files.open(ModelOptions(), Thresholds(conf=0.0), threads=1) as predictor:
         assert len(predictor(scene(("red", 1, 1)))) > 0
-    changed = replace(parcel, files=tuple((n, d if n != "golden.npz" else d + b"x") for n, d in parcel.files))
-    assert changed.digest != parcel.digest
+    changed = replace(files, files=tuple((n, d if n != "golden.npz" else d + b"x") for n, d in files.files))
+    assert changed.digest != files.digest
     with pytest.raises(CheckpointError, match=r"golden\.npz"):
         changed.open(ModelOptions(), Thresholds(), threads=1)
 

@@ -10,7 +10,7 @@ from PIL import Image
 from support.scenes import save_scene, save_video, scene
 
 from boxwright.core.errors import DataError, UsageError
-from boxwright.tasks.predict.inputs import Failure, Frame, EncodedImage, as_image, list_sources, source_folders
+from boxwright.tasks.predict.inputs import EncodedImage, Failure, Frame, as_image, list_sources, source_folders
 
 
 def read_sources(sources: Any, *, fit_hw: tuple[int, int] | None = None, **options: Any) -> Iterator[Frame | Failure]:

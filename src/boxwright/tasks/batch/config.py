@@ -1,4 +1,4 @@
-"""What a batch run is asked to do, and what came of it."""
+"""The settings and the result of a batch run."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ EngineName = Literal["local", "ray", "spark"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchConfig:
-    """What a batch run is asked to do.
+    """The settings of a batch run.
 
     Attributes:
         model: a name, a file or an artifact folder of this machine; it is sent to the workers.
@@ -21,7 +21,7 @@ class BatchConfig:
             a URL of any of them. Every worker must be able to read it.
         out: a folder or URL for the results. Every worker must be able to write to it.
         engine: what runs the workers.
-        workers: how many; None for as many as the engine has room for.
+        workers: their number; None for as many as the engine has room for.
         threads: computing threads of each worker's model; None for 1, or for what an active Spark session grants.
         address: the Ray cluster.
         master: the Spark master.
@@ -29,7 +29,7 @@ class BatchConfig:
         part_rows: images in one file of the results.
         batch: images that go through the network at once.
         thresholds: which boxes are kept.
-        options: what the model's file does not say itself.
+        options: what the model's file does not say.
         start_timeout_s: how long Ray may take to start the first worker.
     """
 
@@ -68,7 +68,7 @@ class BatchConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    """What came of a batch run.
+    """The result of a batch run.
 
     Attributes:
         out: the folder or URL of the results.
@@ -76,9 +76,9 @@ class BatchResult:
         errors: rows of this run whose image could not be read.
         parts: files in the results.
         skipped: files that an earlier run had finished.
-        processes: how many processes had a share in this run.
-        loads: how often a model was loaded.
-        busy_s: seconds that all workers together spent on reading, predicting and writing, loading left out.
+        processes: number of processes that worked on this run.
+        loads: how many times a model was loaded.
+        busy_s: seconds that all workers together spent on reading, predicting and writing, without loading.
     """
 
     out: str

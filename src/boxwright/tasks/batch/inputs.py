@@ -1,4 +1,4 @@
-"""The images of a batch run: how they are listed, cut into parts, fingerprinted and read."""
+"""The images of a batch run: listed, cut into parts, fingerprinted and read."""
 
 import hashlib
 from collections import deque
@@ -19,11 +19,11 @@ from boxwright.vision.decode import IMAGE_SUFFIXES, decode_image
 
 _log = get_logger(__name__)
 _READERS, _FILES, _ROWS = 4, 8, 32
-_SLICES = 32  # a row group is read anew for each part of it; more than so many deserve a word
+_SLICES = 32  # a row group is read again for each of its parts; warn above this number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class RowRange:
     """Rows `start` to `stop` of a row group of a parquet file; the group begins at row `first` of the file."""
 
     file: str
@@ -35,12 +35,12 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """The unit of work and of the results: so many images, as files or as a piece of a table."""
+    """A share of the images, as files or as rows of a table, whose results are one file."""
 
     number: int
     rows: int
     files: tuple[str, ...] = ()
-    piece: Piece | None = None
+    row_range: RowRange | None = None
 
     @property
     def name(self) -> str:
@@ -49,8 +49,8 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Where the images are, and in what form; small enough to travel with every task."""
+class ImagePlace:
+    """Where the images are, and in what form; small enough to be sent with every task."""
 
     place: str
     kind: Literal["images", "parquet"]
@@ -62,23 +62,18 @@ class Source:
 class Inputs:
     """All images of a run."""
 
-    source: Source
+    place: ImagePlace
     parts: tuple[Part, ...]
     fingerprint: str
 
     @property
     def count(self) -> int:
-        """How many images there are."""
+        """The number of images."""
         return sum(part.rows for part in self.parts)
 
 
 def list_inputs(place: str, *, part_rows: int, column: str | None = None) -> Inputs:
-    """Return the images of a folder, a parquet file or a URL, cut into parts, the same ones each time.
-
-    Args:
-        place: a settled path or URL.
-        part_rows: how many images a part has.
-        column: the column of a parquet file that holds the images.
+    """Return the images at a path or URL, cut into parts of `part_rows` images, the same ones each time.
 
     Raises:
         DataError: there is nothing to read.
@@ -110,20 +105,16 @@ def list_inputs(place: str, *, part_rows: int, column: str | None = None) -> Inp
     digest = hashlib.sha256()
     for info in images:
         digest.update(f"{info.path[len(path) :]}\0{info.size}\0{info.mtime_ns}\n".encode())
-    names = [info.path[len(path) :].lstrip("/") for info in images]
-    parts = [Part(number=number, rows=len(some), files=some) for number, some in enumerate(_cut(names, part_rows))]
-    return Inputs(source=Source(place=place, kind="images"), parts=tuple(parts), fingerprint=digest.hexdigest())
-
-
-def _cut(names: list[str], rows: int) -> Iterator[tuple[str, ...]]:
-    for start in range(0, len(names), rows):
-        yield tuple(names[start : start + rows])
+    names = tuple(info.path[len(path) :].lstrip("/") for info in images)
+    groups = [names[start : start + part_rows] for start in range(0, len(names), part_rows)]
+    parts = tuple(Part(number=number, rows=len(group), files=group) for number, group in enumerate(groups))
+    return Inputs(place=ImagePlace(place=place, kind="images"), parts=parts, fingerprint=digest.hexdigest())
 
 
 def _from_tables(system: Any, place: str, path: str, files: list[Any], part_rows: int, column: str | None) -> Inputs:
     digest = hashlib.sha256()
     parts: list[Part] = []
-    source: Source | None = None
+    found: ImagePlace | None = None
     for info in files:
         name = info.path[len(path) :].lstrip("/")
         try:
@@ -133,11 +124,16 @@ def _from_tables(system: Any, place: str, path: str, files: list[Any], part_rows
                 schema = file.schema_arrow
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{info.path!r} can't be read as parquet: {error}") from error
-        if source is None:
-            source = Source(
-                place=place, kind="parquet", column=_find_column(schema, column), path_column=_find_path_column(schema)
-            )
-        _check_columns(info.path, schema, source)
+        if found is None:
+            path_column = "path" if "path" in schema.names and _is_text(schema.field("path").type) else ""
+            image_column = _find_column(schema, column)
+            found = ImagePlace(place=place, kind="parquet", column=image_column, path_column=path_column)
+        for wanted, fits in ((found.column, _holds_bytes), (found.path_column, _is_text)):
+            if wanted and (wanted not in schema.names or not fits(schema.field(wanted).type)):
+                raise DataError(
+                    f"{info.path!r} has no column {wanted!r} like that of the first file. Name a folder whose files "
+                    "are alike."
+                )
         digest.update(f"{name}\0{info.size}\0{info.mtime_ns}\0{groups}\n".encode())
         if max(groups, default=0) > _SLICES * part_rows:
             _log.warning(
@@ -148,16 +144,16 @@ def _from_tables(system: Any, place: str, path: str, files: list[Any], part_rows
         for group, rows in enumerate(groups):
             for start in range(0, rows, part_rows):
                 stop = min(start + part_rows, rows)
-                piece = Piece(file=name, group=group, start=start, stop=stop, first=first)
-                parts.append(Part(number=len(parts), rows=stop - start, piece=piece))
+                row_range = RowRange(file=name, group=group, start=start, stop=stop, first=first)
+                parts.append(Part(number=len(parts), rows=stop - start, row_range=row_range))
             first += rows
-    if source is None or not parts:
+    if found is None or not parts:
         raise DataError(f"The parquet files of {place!r} have no rows.")
-    return Inputs(source=source, parts=tuple(parts), fingerprint=digest.hexdigest())
+    return Inputs(place=found, parts=tuple(parts), fingerprint=digest.hexdigest())
 
 
 def _find_column(schema: Any, wanted: str | None) -> str:
-    """Return the column of the encoded images: of bytes, or of structs with `bytes` in them."""
+    """Return the column of encoded images: bytes, or structs with a field `bytes`."""
     fits = [field.name for field in schema if _holds_bytes(field.type)]
     if wanted is not None:
         if wanted not in fits:
@@ -169,20 +165,6 @@ def _find_column(schema: Any, wanted: str | None) -> str:
             f"{': ' + ', '.join(fits) + '. Say which with column (--column NAME)' if fits else ''}."
         )
     return str(fits[0])
-
-
-def _check_columns(file: str, schema: Any, source: Source) -> None:
-    """Refuse a file that is not like the first one."""
-    for name, fits in ((source.column, _holds_bytes), (source.path_column, _is_text)):
-        if name and (name not in schema.names or not fits(schema.field(name).type)):
-            raise DataError(
-                f"{file!r} has no column {name!r} like that of the first file. Name a folder whose files are alike."
-            )
-
-
-def _find_path_column(schema: Any) -> str:
-    field = schema.field("path") if "path" in schema.names else None
-    return "path" if field is not None and _is_text(field.type) else ""
 
 
 def _holds_bytes(kind: Any) -> bool:
@@ -203,15 +185,15 @@ def _suffix(path: str) -> str:
     return "." + path.rpartition(".")[2].lower()
 
 
-def read_part(source: Source, part: Part) -> Iterator[Frame | Failure]:
-    """Yield the images of a part in order; one that can't be read comes as a `Failure`, as do rows of a damaged table.
+def read_part(place: ImagePlace, part: Part) -> Iterator[Frame | Failure]:
+    """Yield the images of a part in order, with a `Failure` for each that can't be read, also in a damaged table.
 
-    Files are fetched a little ahead by a few threads, so that a slow store does not keep the network waiting.
+    A few threads fetch files ahead, so that the network does not wait for a slow store.
 
     Raises:
-        OSError: the store does not answer; that says nothing about the images.
+        OSError: the store does not answer; the images may be good.
     """
-    rows = _read_files(source, part) if part.piece is None else _read_rows(source, part.piece)
+    rows = _read_files(place, part) if part.row_range is None else _read_rows(place, part.row_range)
     for name, data in rows:
         try:
             if isinstance(data, DataError):
@@ -221,8 +203,8 @@ def read_part(source: Source, part: Part) -> Iterator[Frame | Failure]:
             yield Failure(source=name, error=error)
 
 
-def _read_files(source: Source, part: Part) -> Iterator[tuple[str, bytes | DataError]]:
-    system, root = open_place(source.place)
+def _read_files(place: ImagePlace, part: Part) -> Iterator[tuple[str, bytes | DataError]]:
+    system, root = open_place(place.place)
 
     def fetch(name: str) -> bytes | DataError:
         try:
@@ -230,60 +212,59 @@ def _read_files(source: Source, part: Part) -> Iterator[tuple[str, bytes | DataE
                 data: bytes = stream.read()
                 return data
         except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
-            return DataError(f"Cannot read image {f'{source.place}/{name}'!r}: {error}.")
+            return DataError(f"Cannot read image {f'{place.place}/{name}'!r}: {error}.")
 
     for name, data in zip(part.files, _ahead(fetch, part.files), strict=True):
-        yield f"{source.place}/{name}", data
+        yield f"{place.place}/{name}", data
 
 
 def _ahead(fetch: Callable[[str], bytes | DataError], names: Sequence[str]) -> Iterator[bytes | DataError]:
-    # Several files a turn, so that threads change places less often where images are small.
-    turns = (names[start : start + _FILES] for start in range(0, len(names), _FILES))
+    # Several files per task, so that threads switch less often when images are small.
     waiting: deque[Future[list[bytes | DataError]]] = deque()
     with ThreadPoolExecutor(_READERS) as pool:
-        for turn in turns:
-            waiting.append(pool.submit(lambda some: [fetch(name) for name in some], turn))
+        for start in range(0, len(names), _FILES):
+            waiting.append(pool.submit(lambda group: [fetch(name) for name in group], names[start : start + _FILES]))
             if len(waiting) > _READERS:
                 yield from waiting.popleft().result()
         while waiting:
             yield from waiting.popleft().result()
 
 
-def _read_rows(source: Source, piece: Piece) -> Iterator[tuple[str, bytes | DataError]]:
-    system, root = open_place(source.place)
-    where = f"{root}/{piece.file}" if piece.file else root
-    table = f"{source.place}/{piece.file}".rstrip("/")
-    columns = [source.column, *([source.path_column] if source.path_column else [])]
-    at = piece.start
+def _read_rows(place: ImagePlace, rows: RowRange) -> Iterator[tuple[str, bytes | DataError]]:
+    system, root = open_place(place.place)
+    where = f"{root}/{rows.file}" if rows.file else root
+    table = f"{place.place}/{rows.file}".rstrip("/")
+    columns = [place.column, *([place.path_column] if place.path_column else [])]
+    at = rows.start
     try:
         with system.open_input_file(where) as stream:
             seen = 0
-            for some in pq.ParquetFile(stream).iter_batches(_ROWS, row_groups=[piece.group], columns=columns):
-                first, last = max(seen, piece.start), min(seen + len(some), piece.stop)
-                for row in some.slice(first - seen, max(0, last - first)).to_pylist():
-                    yield _row(source, table, piece.first + at, row)
+            for chunk in pq.ParquetFile(stream).iter_batches(_ROWS, row_groups=[rows.group], columns=columns):
+                first, last = max(seen, rows.start), min(seen + len(chunk), rows.stop)
+                for row in chunk.slice(first - seen, max(0, last - first)).to_pylist():
+                    yield _row(place, table, rows.first + at, row)
                     at += 1
-                seen += len(some)
-                if seen >= piece.stop:
+                seen += len(chunk)
+                if seen >= rows.stop:
                     break
         reason = "the table has fewer rows than when it was listed"
     except (OSError, pa.ArrowException, KeyError) as error:
         if isinstance(error, OSError) and not _is_damage(system, error):
             raise
         reason = str(error).partition("\n")[0]
-    for number in range(at, piece.stop):
-        name = f"{table}#{piece.first + number}"
+    for number in range(at, rows.stop):
+        name = f"{table}#{rows.first + number}"
         yield name, DataError(f"Cannot read image {name!r}: {reason}.")
 
 
 def _is_damage(system: Any, error: OSError) -> bool:
-    """Whether what was read is no table; pyarrow says so by the same kind of error as a store that does not answer."""
+    """Return whether the file is damaged; pyarrow raises the same kind of error if a store does not answer."""
     return isinstance(system, pafs.LocalFileSystem) and error.errno is None
 
 
-def _row(source: Source, file: str, number: int, row: dict[str, Any]) -> tuple[str, bytes | DataError]:
-    value = row[source.column]
+def _row(place: ImagePlace, file: str, number: int, row: dict[str, Any]) -> tuple[str, bytes | DataError]:
+    value = row[place.column]
     inner = value if isinstance(value, dict) else {"bytes": value}
-    name = row.get(source.path_column) or inner.get("path") or f"{file}#{number}"
+    name = row.get(place.path_column) or inner.get("path") or f"{file}#{number}"
     data = inner["bytes"]
     return str(name), data if data is not None else DataError(f"Cannot read image {name!r}: the row has no bytes.")

@@ -1,7 +1,8 @@
-"""`_manifest.json` of the results: what was begun there, so that only the same run goes on with it."""
+"""`_manifest.json` of the results: the run that began them, so that only the same run resumes it."""
 
 import json
 import re
+from collections.abc import Iterable
 from io import BytesIO
 from typing import Any
 
@@ -11,27 +12,25 @@ from boxwright.tasks.batch.places import TEMPORARY, list_files, open_place, writ
 FORMAT = 1
 _FILE = "_manifest.json"
 _PART = re.compile(r"part-(\d{5,})\.parquet")
-# A word for each entry that may differ; the input has its own sentence.
+# What messages call each entry; the images have their own message.
 _WORDS = {
     "data": "the input",
-    "part_rows": "the number of images a part",
+    "part_rows": "the number of images per part",
     "model": "the model",
     "thresholds": "the thresholds",
-    "options": "what was said about the model",
+    "options": "the options of the model",
     "column": "the column of the images",
 }
 
 
 def begin(out: str, run: dict[str, Any]) -> set[int]:
-    """Make a folder ready for a run, and return the numbers of the parts that an earlier run has finished.
+    """Prepare a folder or URL for a run, and return the numbers of the parts that an earlier run has finished.
 
-    Args:
-        out: the settled folder or URL.
-        run: what decides the results: data, fingerprint, images, part_rows, model, thresholds, options, column.
+    `run` holds what the results depend on: data, fingerprint, images, part_rows, model, thresholds, options, column.
 
     Raises:
-        DataError: the images are not those that the earlier run had.
-        UsageError: the earlier run was another one, or the files there are nobody's.
+        DataError: the images are not those of the earlier run.
+        UsageError: the earlier run had other settings, or there are parts without a manifest.
     """
     system, folder = open_place(out)
     try:
@@ -43,7 +42,7 @@ def begin(out: str, run: dict[str, Any]) -> set[int]:
                 before = json.loads(stream.read())
     except (OSError, ValueError) as error:
         raise UsageError(f"The folder of the results, {out!r}, can't be used: {error}") from error
-    parts = {int(match[1]) for name in found if (match := _PART.fullmatch(name))}
+    parts = _part_numbers(found)
     if before is None:
         if parts:
             raise UsageError(f"{out!r} holds results of a run without {_FILE}. Choose another folder.")
@@ -51,7 +50,7 @@ def begin(out: str, run: dict[str, Any]) -> set[int]:
         write_whole(out, _FILE, BytesIO(text.encode()))
     else:
         _compare(out, before, {"format": FORMAT, **run})
-    for name, path in found.items():  # of workers that were killed
+    for name, path in found.items():  # left by killed workers
         if name.startswith(".part-") and name.endswith(TEMPORARY):
             system.delete_file(path)
     return parts
@@ -67,7 +66,7 @@ def _compare(out: str, before: dict[str, Any], now: dict[str, Any]) -> None:
         if before.get(name) != now[name]:
             raise UsageError(
                 f"The run in {out!r} was begun with another {name}: {what} was {before.get(name)!r} and is "
-                f"{now[name]!r}. Go on with the same, or choose another folder."
+                f"{now[name]!r}. Use the same, or choose another folder."
             )
     if before.get("fingerprint") != now["fingerprint"]:
         raise DataError(
@@ -80,5 +79,8 @@ def _compare(out: str, before: dict[str, Any], now: dict[str, Any]) -> None:
 def list_parts(out: str) -> set[int]:
     """Return the numbers of the parts that are there."""
     system, folder = open_place(out)
-    names = (info.path.rpartition("/")[2] for info in list_files(system, folder))
+    return _part_numbers(info.path.rpartition("/")[2] for info in list_files(system, folder))
+
+
+def _part_numbers(names: Iterable[str]) -> set[int]:
     return {int(match[1]) for name in names if (match := _PART.fullmatch(name))}

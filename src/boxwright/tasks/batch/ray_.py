@@ -1,7 +1,7 @@
-"""Engine `ray`: a pool of actors, one part at a time each.
+"""Engine `ray`: a pool of actors, each with one part at a time.
 
-Ray core, not Ray Data: what is dealt out are parts, which are listed, read and written by the workers themselves, so
-Ray Data would carry nothing but their numbers, and would ask for pandas and a large object store besides.
+It uses Ray core, not Ray Data: workers read and write their parts themselves, so Ray Data would carry nothing but part
+numbers, and it needs pandas and a large object store.
 """
 
 import time
@@ -19,8 +19,8 @@ from boxwright.core.errors import UsageError, WorkerError
 from boxwright.core.log import get_logger
 from boxwright.tasks.batch.config import BatchConfig
 from boxwright.tasks.batch.inputs import Part
-from boxwright.tasks.batch.parcel import Parcel
-from boxwright.tasks.batch.worker import Outcome, PartWorker, Work, is_hopeless
+from boxwright.tasks.batch.model_files import ModelFiles
+from boxwright.tasks.batch.worker import PartResult, PartWorker, WorkerSettings, is_hopeless
 
 _log = get_logger(__name__)
 _TRIES = 3
@@ -28,19 +28,19 @@ _TURN_S = 1.0
 
 
 def run_parts(
-    config: BatchConfig, work: Work, parcel: Parcel, parts: list[Part], report: Callable[[int], None]
-) -> list[Outcome]:
-    """Return what came of each part; by default one worker for each CPU of the cluster.
+    config: BatchConfig, settings: WorkerSettings, model: ModelFiles, parts: list[Part], report: Callable[[int], None]
+) -> list[PartResult]:
+    """Return the result of each part; by default with one worker per CPU of the cluster.
 
     Raises:
         UsageError: no worker could be started.
-        WorkerError: a part brought down its worker again and again, or a worker raised something unforeseen.
+        WorkerError: a part crashed its worker several times, or a worker raised an unexpected error.
     """
     with catalogue.load("engine", "ray")(config.address):
         threads = config.threads or 1
         room = sum(int(node["Resources"].get("CPU", 0)) // threads for node in ray.nodes() if node["Alive"])
-        work = replace(work, threads=threads if parcel.takes_threads else None)
-        pool = _Pool(work, parcel, threads, min(config.workers or max(1, room), len(parts)))
+        settings = replace(settings, threads=threads if model.takes_threads else None)
+        pool = _Pool(settings, model, threads, min(config.workers or max(1, room), len(parts)))
         try:
             return pool.run(parts, report, config.start_timeout_s)
         finally:
@@ -48,23 +48,23 @@ def run_parts(
 
 
 class _Pool:
-    def __init__(self, work: Work, parcel: Parcel, cpus: int, size: int) -> None:
-        # Not restarted by Ray: a restarted actor holds on to its part while it waits for room that may never come.
+    def __init__(self, settings: WorkerSettings, model: ModelFiles, cpus: int, size: int) -> None:
+        # Ray must not restart actors: a restarted one keeps its part while it waits for room that may never come.
         self._class = ray.remote(PartWorker).options(num_cpus=cpus, max_restarts=0)
-        self._cpus, self._work, self._parcel = cpus, work, ray.put(parcel)
+        self._cpus, self._settings, self._model = cpus, settings, ray.put(model)
         self._waiting: dict[Any, tuple[Any, Part | None]] = {}
         for _ in range(size):
             self._start()
 
     def _start(self) -> None:
-        actor = self._class.remote(self._work, self._parcel)
+        actor = self._class.remote(self._settings, self._model)
         self._waiting[actor.ready.remote()] = (actor, None)
 
-    def run(self, parts: list[Part], report: Callable[[int], None], start_timeout_s: float) -> list[Outcome]:
-        todo, deaths = deque(parts), Counter[int]()
-        outcomes: list[Outcome] = []
+    def run(self, parts: list[Part], report: Callable[[int], None], start_timeout_s: float) -> list[PartResult]:
+        todo, crashes = deque(parts), Counter[int]()
+        results: list[PartResult] = []
         seen_s = time.monotonic()
-        while len(outcomes) < len(parts):
+        while len(results) < len(parts):
             done, _ = ray.wait(list(self._waiting), num_returns=1, timeout=_TURN_S)
             if not done:
                 busy = any(part is not None for _, part in self._waiting.values())
@@ -78,32 +78,33 @@ class _Pool:
             seen_s = time.monotonic()
             actor, part = self._waiting.pop(done[0])
             try:
-                outcome = ray.get(done[0])
+                result = ray.get(done[0])
             except RayTaskError as error:
                 raise WorkerError(f"A worker failed{_on(part)}:\n{error}") from error
             except RayActorError as error:
-                deaths[-1 if part is None else part.number] += 1
-                if deaths[-1 if part is None else part.number] >= _TRIES:
+                number = -1 if part is None else part.number
+                crashes[number] += 1
+                if crashes[number] >= _TRIES:
                     raise WorkerError(
                         f"Workers died {_TRIES} times{_on(part)} (out of memory?): {error}\nWhat is finished stays in "
-                        f"{self._work.out!r}: the same command goes on with the rest."
+                        f"{self._settings.out!r}: the same command resumes with the rest."
                     ) from error
-                _log.warning("A worker died%s; another one takes its place.", _on(part))
+                _log.warning("A worker died%s; another one replaces it.", _on(part))
                 if part is not None:
                     todo.appendleft(part)
                 self._start()
                 continue
             if part is not None:
-                outcomes.append(outcome)
-                report(len(outcomes))
-                if is_hopeless(outcomes):
+                results.append(result)
+                report(len(results))
+                if is_hopeless(results):
                     break
             if todo:
                 part = todo.popleft()
                 self._waiting[actor.run.remote(part)] = (actor, part)
             else:
                 ray.kill(actor)
-        return outcomes
+        return results
 
     def close(self) -> None:
         for actor, _ in self._waiting.values():

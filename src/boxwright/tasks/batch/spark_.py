@@ -1,11 +1,11 @@
-"""Engine `spark`: a task for each part, by `mapInArrow`; Spark's own Python workers keep the model between tasks."""
+"""Engine `spark`: one task per part, by `mapInArrow`; Spark's own Python workers keep the model between tasks."""
 
 import pickle
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,33 +19,22 @@ from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import UsageError, WorkerError
 from boxwright.tasks.batch.config import BatchConfig
 from boxwright.tasks.batch.inputs import Part
-from boxwright.tasks.batch.parcel import Parcel
-from boxwright.tasks.batch.worker import Outcome, Work, run_part
+from boxwright.tasks.batch.model_files import ModelFiles
+from boxwright.tasks.batch.worker import PartResult, WorkerSettings, run_part
 
 _TURN_S = 0.5
 _FAILURES = (Py4JError, PySparkException, OSError)
-_OUTCOME = "part int, rows int, errors int, busy_s double, process string, loaded boolean, failure string"
-_ARROW = pa.schema(
-    [
-        ("part", pa.int32()),
-        ("rows", pa.int32()),
-        ("errors", pa.int32()),
-        ("busy_s", pa.float64()),
-        ("process", pa.string()),
-        ("loaded", pa.bool_()),
-        ("failure", pa.string()),
-    ]
-)
+_PICKLED = pa.schema([("result", pa.binary())])
 
 
 def run_parts(
-    config: BatchConfig, work: Work, parcel: Parcel, parts: list[Part], report: Callable[[int], None]
-) -> list[Outcome]:
-    """Return what came of each part; as many are done at once as the session has room for.
+    config: BatchConfig, settings: WorkerSettings, model: ModelFiles, parts: list[Part], report: Callable[[int], None]
+) -> list[PartResult]:
+    """Return the result of each part; the session decides how many run at once.
 
     Raises:
         UsageError: `workers` or `threads` don't fit the active session.
-        WorkerError: Spark gave the job up.
+        WorkerError: Spark gave up the job.
     """
     active = SparkContext._active_spark_context is not None
     if active and config.workers is not None:
@@ -53,19 +42,19 @@ def run_parts(
             f"workers={config.workers!r}, but a Spark session is active, and its executors decide how many tasks run "
             "at once. Leave workers out, or stop that session first."
         )
-    with catalogue.load("engine", "spark")(config.master, suggested=_settings(config)) as context:
+    with catalogue.load("engine", "spark")(config.master, suggested=_session_settings(config)) as context:
         granted = int(context.getConf().get("spark.task.cpus", "1"))
         if config.threads not in (None, granted):
             raise UsageError(
                 f"threads={config.threads!r}, but the active session was started with spark.task.cpus={granted}. "
                 "Leave it out, or start the session with that setting."
             )
-        work = replace(work, threads=granted if parcel.takes_threads else None)
-        return _Run(context, work, parcel, parts).wait(report)
+        settings = replace(settings, threads=granted if model.takes_threads else None)
+        return _Job(context, settings, model, parts).wait(report)
 
 
-def _settings(config: BatchConfig) -> dict[str, str]:
-    """Return what gives a session of our own room for the workers."""
+def _session_settings(config: BatchConfig) -> dict[str, str]:
+    """Return settings that give a session of our own room for the workers."""
     threads = config.threads or 1
     workers = config.workers or max(1, len(read_cpu().allowed) // threads)
     settings = {"spark.task.cpus": str(threads)}
@@ -82,30 +71,30 @@ def _settings(config: BatchConfig) -> dict[str, str]:
     return settings
 
 
-class _Run:
-    """A Spark job in a thread of its own, so that the program hears Ctrl-C and sees how far it is."""
+class _Job:
+    """A Spark job in a thread, so that the program handles Ctrl-C and can report progress."""
 
-    def __init__(self, context: SparkContext, work: Work, parcel: Parcel, parts: list[Part]) -> None:
-        self._context, self._work, self._parts = context, work, parts
+    def __init__(self, context: SparkContext, settings: WorkerSettings, model: ModelFiles, parts: list[Part]) -> None:
+        self._context, self._settings, self._parts = context, settings, parts
         self._group = f"boxwright-{uuid.uuid4()}"
-        self._model = context.broadcast(parcel)
+        self._model = context.broadcast(model)
 
-    def wait(self, report: Callable[[int], None]) -> list[Outcome]:
-        """Return the outcomes when the job has ended."""
+    def wait(self, report: Callable[[int], None]) -> list[PartResult]:
+        """Return the results when the job has ended."""
         with ThreadPoolExecutor(1) as pool:
             rows = pool.submit(self._collect)
-            told = 0
+            reported = 0
             try:
                 while not wait([rows], timeout=_TURN_S).done:
                     done = self._count_done()
-                    if done > told:
-                        told = done
+                    if done > reported:
+                        reported = done
                         report(done)
-                found = [Outcome(**row.asDict()) for row in rows.result()]
+                found: list[PartResult] = [pickle.loads(row["result"]) for row in rows.result()]
             except _FAILURES as error:
                 raise WorkerError(
-                    f"Spark gave the job up: {error}\nWhat is finished stays in {self._work.out!r}: the same command "
-                    "goes on with the rest."
+                    f"Spark gave up the job: {error}\nWhat is finished stays in {self._settings.out!r}: the same "
+                    "command resumes with the rest."
                 ) from error
             finally:
                 if not rows.done():
@@ -113,23 +102,23 @@ class _Run:
                         self._context.cancelJobGroup(self._group)
                 with suppress(*_FAILURES):
                     self._model.destroy()
-        if told < len(found):
+        if reported < len(found):
             report(len(found))
         return found
 
     def _collect(self) -> list[Any]:
-        work, model = self._work, self._model
+        settings, model = self._settings, self._model
 
         def apply(batches: Iterator[Any]) -> Iterator[Any]:
             for batch in batches:
                 for part in batch["part"].to_pylist():
-                    outcome = run_part(work, lambda: model.value, pickle.loads(part))
-                    yield pa.RecordBatch.from_pylist([asdict(outcome)], schema=_ARROW)
+                    result = run_part(settings, lambda: model.value, pickle.loads(part))
+                    yield pa.RecordBatch.from_pylist([{"result": pickle.dumps(result)}], schema=_PICKLED)
 
         self._context.setJobGroup(self._group, "boxwright predict", interruptOnCancel=True)
         session = SparkSession.builder.getOrCreate()
         tasks = self._context.parallelize([(pickle.dumps(part),) for part in self._parts], len(self._parts))
-        rows: list[Any] = session.createDataFrame(tasks, "part binary").mapInArrow(apply, _OUTCOME).collect()
+        rows: list[Any] = session.createDataFrame(tasks, "part binary").mapInArrow(apply, "result binary").collect()
         return rows
 
     def _count_done(self) -> int:

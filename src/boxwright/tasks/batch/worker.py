@@ -1,4 +1,4 @@
-"""The far end of a batch run: one process that loads the model once and turns parts into files."""
+"""A worker of a batch run: one process that loads the model once and turns parts into parquet files."""
 
 import os
 import socket
@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from boxwright.core.errors import BoxwrightError
 from boxwright.data import opencv_threads
-from boxwright.tasks.batch.inputs import Part, Source, read_part
-from boxwright.tasks.batch.parcel import Parcel
+from boxwright.tasks.batch.inputs import ImagePlace, Part, read_part
+from boxwright.tasks.batch.model_files import ModelFiles
 from boxwright.tasks.batch.places import write_whole
 from boxwright.tasks.models import ModelOptions
 from boxwright.tasks.predict.inputs import Failure
@@ -33,14 +33,14 @@ SCHEMA = pa.schema(
         ("error", pa.string()),
     ]
 )
-"""One row an image. What could not be read has an `error` and nothing else."""
+"""One row per image. An image that could not be read has an `error` and nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """What every worker must know; the model travels beside it."""
+class WorkerSettings:
+    """What every worker needs besides the model's files; `model` is their digest."""
 
-    source: Source
+    images: ImagePlace
     out: str
     batch: int
     thresholds: Thresholds
@@ -50,8 +50,8 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What came of a part: its file is written, unless `failure` says why not."""
+class PartResult:
+    """A part whose file is written, unless `failure` says why not."""
 
     part: int
     rows: int = 0
@@ -62,57 +62,50 @@ class Outcome:
     failure: str = ""
 
 
-def is_hopeless(outcomes: Sequence[Outcome]) -> bool:
-    """Whether nothing goes any more: the last few parts have all failed, and those to come would too."""
-    return len(outcomes) >= _FAILURES and all(one.failure for one in outcomes[-_FAILURES:])
+def is_hopeless(results: Sequence[PartResult]) -> bool:
+    """Return whether the last few parts have all failed, so that the others would fail too."""
+    return len(results) >= _FAILURES and all(one.failure for one in results[-_FAILURES:])
 
 
 class PartWorker:
-    """Turns parts into files; the model is loaded for the first of them and kept."""
+    """Turns parts into files; the model, given directly or by a function, is loaded for the first of them and kept."""
 
-    def __init__(self, work: Work, parcel: "Parcel | Callable[[], Parcel]") -> None:
-        """Keep what is needed; nothing is loaded yet.
-
-        Args:
-            work: what to do.
-            parcel: the model, or what gives it when it is needed.
-        """
-        self._work, self._parcel = work, parcel
+    def __init__(self, settings: WorkerSettings, model: "ModelFiles | Callable[[], ModelFiles]") -> None:
+        self._settings, self._model = settings, model
         self._predictor: Predictor | None = None
 
     def ready(self) -> None:
-        """Return: there is a process that answers."""
+        """Do nothing; an answer confirms that the process has started."""
 
-    def run(self, part: Part) -> Outcome:
-        """Predict a part, write its file, and tell how that went; a request that can't be met is told, not raised."""
-        here = f"{socket.gethostname()}:{os.getpid()}"
+    def run(self, part: Part) -> PartResult:
+        """Predict a part and write its file; errors are returned, not raised."""
+        settings, process = self._settings, f"{socket.gethostname()}:{os.getpid()}"
         loaded = self._predictor is None
         try:
             if self._predictor is None:
-                parcel = self._parcel if isinstance(self._parcel, Parcel) else self._parcel()
-                self._predictor = parcel.open(self._work.options, self._work.thresholds, self._work.threads)
+                model = self._model if isinstance(self._model, ModelFiles) else self._model()
+                self._predictor = model.open(settings.options, settings.thresholds, settings.threads)
                 opencv_threads.hold()
             start_s = time.perf_counter()
-            found = self._predictor.stream(read_part(self._work.source, part), batch=self._work.batch)
-            table = to_table(found)
+            table = to_table(self._predictor.stream(read_part(settings.images, part), batch=settings.batch))
             file = BytesIO()
             pq.write_table(table, file)
-            write_whole(self._work.out, part.name, file)
+            write_whole(settings.out, part.name, file)
         except (BoxwrightError, OSError) as error:
-            # The engine would try it again and again, and wrap it into pages of its own words.
-            told = f"{type(error).__name__}: {error}"
-            return Outcome(part=part.number, process=here, loaded=loaded, failure=told)
-        return Outcome(
+            # If it were raised, the engine would retry it and wrap it into pages of its own.
+            failure = f"{type(error).__name__}: {error}"
+            return PartResult(part=part.number, process=process, loaded=loaded, failure=failure)
+        return PartResult(
             part=part.number,
             rows=len(table),
             errors=len(table) - table["error"].null_count,
             busy_s=time.perf_counter() - start_s,
-            process=here,
+            process=process,
             loaded=loaded,
         )
 
     def close(self) -> None:
-        """Give back the model."""
+        """Release the model."""
         if self._predictor is not None:
             self._predictor.close()
             self._predictor = None
@@ -141,13 +134,13 @@ def to_table(items: Iterable[Prediction | Failure]) -> Any:
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
-_kept: dict[Work, PartWorker] = {}  # at most one: an engine that reuses its processes finds the model loaded
+_kept: dict[WorkerSettings, PartWorker] = {}  # at most one, for engines that reuse their processes
 
 
-def run_part(work: Work, parcel: "Parcel | Callable[[], Parcel]", part: Part) -> Outcome:
-    """Run a part with this process's worker, which is kept for the next part of the same work."""
-    if work not in _kept:
+def run_part(settings: WorkerSettings, model: "ModelFiles | Callable[[], ModelFiles]", part: Part) -> PartResult:
+    """Run a part with this process's worker, which is kept for the next part with the same settings."""
+    if settings not in _kept:
         while _kept:
             _kept.popitem()[1].close()
-        _kept[work] = PartWorker(work, parcel)
-    return _kept[work].run(part)
+        _kept[settings] = PartWorker(settings, model)
+    return _kept[settings].run(part)

@@ -1,11 +1,10 @@
-"""A model on its way to workers that may not see this machine's files."""
+"""The files of a model, sent to workers that may not see this machine's disk."""
 
 import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from boxwright.runtimes.artifact import is_artifact
 from boxwright.runtimes.base import Tuning
 from boxwright.tasks.models import ModelOptions, find_model, open_model
 from boxwright.tasks.predict.predictor import Predictor, Thresholds
@@ -13,7 +12,7 @@ from boxwright.tasks.predict.selfcheck import choose_artifact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parcel:
+class ModelFiles:
     """The files of one model.
 
     Attributes:
@@ -25,7 +24,7 @@ class Parcel:
     files: tuple[tuple[str, bytes], ...] = field(repr=False)
 
     @classmethod
-    def pack(cls, model: str | Path) -> "Parcel":
+    def read(cls, model: str | Path) -> "ModelFiles":
         """Return the files of a model.
 
         Raises:
@@ -49,29 +48,31 @@ class Parcel:
 
     @property
     def takes_threads(self) -> bool:
-        """Whether the model's runtime can be told how many threads to use."""
-        return self.is_folder or self.name.lower().endswith(".onnx")
+        """Whether the model's runtime has a setting for the number of threads."""
+        return self.is_artifact or self.name.lower().endswith(".onnx")
 
     @property
-    def is_folder(self) -> bool:
-        """Whether it is a folder, not a file."""
+    def is_artifact(self) -> bool:
+        """Whether it is an artifact folder, not a file."""
         return any(name == "artifact.json" for name, _ in self.files)
 
     def open(self, options: ModelOptions, thresholds: Thresholds, threads: int | None) -> Predictor:
-        """Return a predictor of the model. An artifact must pass its check on this machine: workers that fell back on
-        another one would not give the same results as the rest.
+        """Return a predictor of the model.
+
+        An artifact must pass its check on this machine: a worker that fell back on another one would not give the same
+        results as the others.
 
         Raises:
             CheckpointError: the files can't be used here.
             UsageError: an option does not apply to the model.
-        """  # noqa: D205
-        # Once a model is loaded its files may go: those that are mapped into memory stay there.
+        """
+        # The folder can go once the model is loaded: files that are mapped into memory stay there.
         with TemporaryDirectory(prefix="boxwright-model-") as folder:
-            root = Path(folder) / self.name if self.is_folder else Path(folder)
+            path = Path(folder) / self.name
+            root = path if self.is_artifact else path.parent
             for name, data in self.files:
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 (root / name).write_bytes(data)
-            path = root if self.is_folder else root / self.name
-            model = choose_artifact(path, on_mismatch="refuse") if is_artifact(path) else path
+            model = choose_artifact(path, on_mismatch="refuse") if self.is_artifact else path
             tuning = Tuning(threads=threads) if self.takes_threads else None
             return Predictor(open_model(model, options, tuning), thresholds)
