@@ -1,4 +1,4 @@
-"""`Records`: where the images of a set are and which boxes they carry, in packed arrays."""
+"""`Records`: the paths of a set's images and their boxes, in packed arrays."""
 
 import itertools
 import os
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,19 +16,20 @@ from boxwright.core.errors import DataError, UsageError, shorten
 
 PathText: TypeAlias = str | os.PathLike[str]
 
-# "surrogatepass" brings every Python string back, those of file names that are no valid UTF-8 too.
+# "surrogatepass" keeps every Python string, including file names that are not valid UTF-8.
 _ENCODING = ("utf-8", "surrogatepass")
 
-_ARRAYS: dict[str, tuple[Any, int]] = {
-    "path_bytes": (np.uint8, 0),
-    "path_offsets": (np.int64, 0),
-    "image_ids": (np.int64, 0),
-    "sizes_hw": (np.int32, 2),
-    "boxes_xyxy": (np.float32, 4),
-    "class_ids": (np.int32, 0),
-    "crowd": (np.bool_, 0),
-    "areas": (np.float32, 0),
-    "offsets": (np.int64, 0),
+# Each array's type, its columns (0 for a flat one), and what it has a row for; offsets have one more row than images.
+_ARRAYS: dict[str, tuple[Any, int, Literal["image", "offset", "box", "byte"]]] = {
+    "path_bytes": (np.uint8, 0, "byte"),
+    "path_offsets": (np.int64, 0, "offset"),
+    "image_ids": (np.int64, 0, "image"),
+    "sizes_hw": (np.int32, 2, "image"),
+    "boxes_xyxy": (np.float32, 4, "box"),
+    "class_ids": (np.int32, 0, "box"),
+    "crowd": (np.bool_, 0, "box"),
+    "areas": (np.float32, 0, "box"),
+    "offsets": (np.int64, 0, "offset"),
 }
 
 
@@ -36,31 +37,28 @@ _ARRAYS: dict[str, tuple[Any, int]] = {
 class Records:
     """A set of images with their boxes. Image i owns the boxes `offsets[i]` to `offsets[i + 1]`.
 
-    There is no Python object per image or box, so that forked workers share the memory (nothing is there whose
-    reference count would be touched) and spawned ones get a few flat buffers. The arrays are read-only.
+    There is no Python object per image or box, so forked workers share the memory (no reference counts change) and
+    spawned ones get a few flat buffers. The arrays are read-only.
 
     Attributes:
         root: the folder that the paths are relative to.
-        path_bytes: every path in UTF-8, one behind the other, uint8.
+        path_bytes: all paths in UTF-8, concatenated, uint8.
         path_offsets: where each path begins in `path_bytes`, int64 (N + 1,).
         image_ids: the ids that the annotations use, int64 (N,).
-        sizes_hw: height and width by the annotations, (0, 0) when they don't say, int32 (N, 2).
+        sizes_hw: height and width by the annotations, (0, 0) if unknown, int32 (N, 2).
         boxes_xyxy: corners in pixels of the image as displayed, float32 (M, 4).
         class_ids: index into `names`, int32 (M,).
-        crowd: whether a box stands for a group that nobody counted, bool (M,).
-        areas: area of the objects in pixels (of the mask, where the set has masks), float32 (M,).
+        crowd: whether a box stands for an uncounted group, bool (M,).
+        areas: area of the objects in pixels (of the mask, if the set has masks), float32 (M,).
         offsets: where the boxes of each image begin, int64 (N + 1,).
         names: class names by class id.
         category_ids: the id that the annotations use for each class.
-        missing: images that the annotations name and that were not found; they are not among the N.
+        missing: images that the annotations name but that were not found; they are not among the N.
 
     Example:
         >>> records = Records.from_lists(
-        ...     root="photos",
-        ...     paths=["a.jpg", "b.jpg"],
-        ...     boxes_xyxy=[[[10, 20, 30, 60]], []],
-        ...     class_ids=[[1], []],
-        ...     names=["cat", "dog"],
+        ...     root="photos", paths=["a.jpg", "b.jpg"], names=["cat", "dog"],
+        ...     boxes_xyxy=[[[10, 20, 30, 60]], []], class_ids=[[1], []],
         ... )
         >>> len(records), records.path(1).as_posix(), records.boxes(0).tolist()
         (2, 'photos/b.jpg', [[10.0, 20.0, 30.0, 60.0]])
@@ -81,34 +79,29 @@ class Records:
     missing: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, (dtype, columns) in _ARRAYS.items():
+        images, boxes = len(self.image_ids), len(self.boxes_xyxy)
+        lengths = {"image": images, "offset": images + 1, "box": boxes, "byte": len(self.path_bytes)}
+        for name, (dtype, columns, per) in _ARRAYS.items():
             array = np.ascontiguousarray(getattr(self, name), dtype=dtype)
             if array.size == 0 and columns:
                 array = array.reshape(-1, columns)
-            if array.ndim != (2 if columns else 1) or (columns and array.shape[1] != columns):
-                wanted = f"(..., {columns})" if columns else "(...,)"
-                raise UsageError(f"Records: {name} has the shape {array.shape!r} where {wanted} is needed.")
+            if array.shape != ((lengths[per], columns) if columns else (lengths[per],)):
+                raise UsageError(
+                    f"Records: {name} has the shape {array.shape!r}, which does not fit {images} images and {boxes} "
+                    f"boxes{f' in {columns} columns' if columns else ''}."
+                )
             # A view, so that the caller's own array stays writable.
             array = array.view()
             array.flags.writeable = False
             object.__setattr__(self, name, array)
-        images, boxes = len(self.image_ids), len(self.boxes_xyxy)
-        wanted_lengths = {
-            "path_offsets": images + 1,
-            "offsets": images + 1,
-            "sizes_hw": images,
-            "class_ids": boxes,
-            "crowd": boxes,
-            "areas": boxes,
-        }
-        for name, length in wanted_lengths.items():
-            if len(getattr(self, name)) != length:
+        for name, offsets, end in (
+            ("offsets", self.offsets, boxes),
+            ("path_offsets", self.path_offsets, len(self.path_bytes)),
+        ):
+            if offsets[0] != 0 or offsets[-1] != end or (np.diff(offsets) < 0).any():
                 raise UsageError(
-                    f"Records: {name} has {len(getattr(self, name))} rows where {images} images "
-                    f"and {boxes} boxes need {length}."
+                    f"Records: {name} must rise from 0 to {end}, but goes from {offsets[0]} to {offsets[-1]}."
                 )
-        _check_offsets("offsets", self.offsets, boxes)
-        _check_offsets("path_offsets", self.path_offsets, len(self.path_bytes))
         if len(self.names) != len(self.category_ids):
             raise UsageError(f"Records: {len(self.names)} class names but {len(self.category_ids)} category ids.")
         if len(set(self.category_ids)) != len(self.category_ids):
@@ -137,11 +130,11 @@ class Records:
         sizes_hw: Sequence[tuple[int, int]] | None = None,
         crowd: Sequence[ArrayLike] | None = None,
         areas: Sequence[ArrayLike] | None = None,
+        missing: Sequence[str] = (),
     ) -> "Records":
-        """Pack lists with one entry an image.
+        """Return the set that lists with one entry per image describe.
 
-        What is left out gets a plain value: category ids 1, 2, 3 ..., image ids 0, 1, 2 ..., unknown sizes, no crowds,
-        the boxes' own areas.
+        Defaults: category ids 1, 2, 3 …, image ids 0, 1, 2 …, unknown sizes, no crowds, the boxes' own areas.
 
         Raises:
             UsageError: the lists don't fit together.
@@ -172,6 +165,7 @@ class Records:
             offsets=_offsets(counts),
             names=tuple(names),
             category_ids=tuple(range(1, len(names) + 1)) if category_ids is None else tuple(category_ids),
+            missing=tuple(missing),
         )
 
     def __len__(self) -> int:
@@ -183,11 +177,11 @@ class Records:
         return self.path_bytes[self.path_offsets[i] : self.path_offsets[i + 1]].tobytes().decode(*_ENCODING)
 
     def path(self, i: int) -> Path:
-        """Return where image i is."""
+        """Return the path of image i."""
         return self.root / self.relative_path(i)
 
     def size_hw(self, i: int) -> tuple[int, int]:
-        """Return height and width of image i by the annotations, (0, 0) when they don't say."""
+        """Return height and width of image i by the annotations, (0, 0) if unknown."""
         height, width = self.sizes_hw[i].tolist()
         return height, width
 
@@ -208,31 +202,16 @@ class Records:
         return self.areas[self._span(i)]
 
     def select(self, indices: Sequence[int] | NDArray[Any] | slice) -> "Records":
-        """Return the set of the chosen images in the given order; a mask or a slice will do too.
-
-        The classes stay, also those that no chosen image has.
-        """
+        """Return the chosen images in the given order, by indices, mask or slice; all classes stay."""
         if not isinstance(indices, slice):
             array = np.asarray(indices)
             indices = array if array.size else array.astype(np.int64)
         index = np.arange(len(self))[indices]
         letters, path_offsets = _gather(self.path_offsets, index)
         rows, offsets = _gather(self.offsets, index)
-        return Records(
-            root=self.root,
-            path_bytes=self.path_bytes[letters],
-            path_offsets=path_offsets,
-            image_ids=self.image_ids[index],
-            sizes_hw=self.sizes_hw[index],
-            boxes_xyxy=self.boxes_xyxy[rows],
-            class_ids=self.class_ids[rows],
-            crowd=self.crowd[rows],
-            areas=self.areas[rows],
-            offsets=offsets,
-            names=self.names,
-            category_ids=self.category_ids,
-            missing=self.missing,
-        )
+        chosen = {"image": index, "box": rows}
+        arrays = {name: getattr(self, name)[chosen[per]] for name, (_, _, per) in _ARRAYS.items() if per in chosen}
+        return replace(self, path_bytes=self.path_bytes[letters], path_offsets=path_offsets, offsets=offsets, **arrays)
 
     def with_names(self, names: Sequence[str]) -> "Records":
         """Return the set with its classes in another order, matched by name; new names may come in.
@@ -305,10 +284,5 @@ def _gather(offsets: NDArray[np.int64], index: NDArray[np.int64]) -> tuple[NDArr
 
 
 def _joined(parts: Sequence[ArrayLike], dtype: Any) -> NDArray[Any]:
-    # An empty array in front: concatenate refuses an empty list.
+    # An empty array first: concatenate refuses an empty list.
     return np.concatenate([np.zeros(0, dtype), *(np.asarray(part, dtype).reshape(-1) for part in parts)])
-
-
-def _check_offsets(name: str, offsets: NDArray[np.int64], end: int) -> None:
-    if offsets[0] != 0 or offsets[-1] != end or (np.diff(offsets) < 0).any():
-        raise UsageError(f"Records: {name} must rise from 0 to {end}, but goes from {offsets[0]} to {offsets[-1]}.")

@@ -10,6 +10,7 @@ from support.records import differences
 
 from boxwright.core.errors import DataError, UsageError
 from boxwright.data.formats import CopyMode, Fault, read_records, write_records
+from boxwright.data.formats.yolo_files import read_sizes_hw
 from boxwright.data.records import Records
 
 
@@ -244,3 +245,10 @@ def test_an_image_of_unknown_size_can_not_be_written(tmp_path: Path) -> None:
     )
     with pytest.raises(DataError, match=r"The size of .*a\.png' is unknown"):
         write_yolo(records, tmp_path / "new")
+
+
+def test_the_size_of_a_file_that_can_not_be_read_is_none(tmp_path: Path) -> None:
+    save_image(tmp_path / "good.png", (40, 60))
+    (tmp_path / "bad.png").write_bytes((tmp_path / "good.png").read_bytes()[:50])
+    paths = [tmp_path / name for name in ("bad.png", "good.png", "none.jpg")]
+    assert read_sizes_hw(paths) == [None, (40, 60), None]

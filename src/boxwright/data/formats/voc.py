@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -131,7 +131,7 @@ class VocLayout:
                     message = f"{str(xml.file)!r}: {thing.name!r} is none of the classes {shorten(classes)}."
                     record(faults, "unknown-class", root / path, message)
         kept = [[thing for thing in xml.objects if thing.name in class_of] for xml in xmls]
-        records = Records.from_lists(
+        return Records.from_lists(
             root=root,
             paths=paths,
             boxes_xyxy=[[thing.box_xyxy for thing in things] for things in kept],
@@ -139,8 +139,8 @@ class VocLayout:
             crowd=[[thing.crowd for thing in things] for things in kept],
             names=classes,
             sizes_hw=[xml.size_hw for xml in xmls],
+            missing=missing,
         )
-        return replace(records, missing=tuple(missing))
 
     def _choose(self, split: str | None) -> list[tuple[VocPart, list[str] | None]]:
         """Return the parts of a split (None for all), each with the image names it consists of, None for all."""

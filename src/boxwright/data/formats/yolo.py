@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,10 @@ from boxwright.data.formats.yolo_files import (
     lists_images,
     load_yaml,
     parse_label,
+    read_sizes_hw,
     yaml_classes,
     yaml_images,
 )
-from boxwright.data.header import read_sizes_hw
 from boxwright.data.records import Records
 from boxwright.vision.decode import IMAGE_SUFFIXES
 
@@ -127,18 +127,18 @@ class YoloLayout:
         folders = {folder: _list_files(folder) for folder in sorted({image.parent for image in listed})}
         labels = {folder: _list_labels(label_folder(folder)) for folder in folders}
         images = [image for image in listed if image.name in folders[image.parent]]
-        missing = [image for image in listed if image.name not in folders[image.parent]]
-        missing += [label for folder, files in folders.items() for label in _find_orphans(files, labels[folder])]
+        lost = [image for image in listed if image.name not in folders[image.parent]]
+        lost += [label for folder, files in folders.items() for label in _find_orphans(files, labels[folder])]
+        missing = [os.path.relpath(file, root) for file in lost]
         if not images:
             raise DataError(
                 f"None of the {len(listed)} images of {str(self.place)!r} was found"
                 f"{f', the first being {str(listed[0])!r}' if listed else ''}. Check the path."
             )
-        names_missing = tuple(os.path.relpath(file, root) for file in missing)
         if missing:
             _log.warning(
                 "%d images or labels of %r have no counterpart and are left out: %s.",
-                len(missing), str(self.place), shorten(names_missing),
+                len(missing), str(self.place), shorten(missing),
             )  # fmt: skip
 
         rows = [_read_label(image, labels[image.parent].get(image.stem), len(classes), faults) for image in images]
@@ -150,7 +150,7 @@ class YoloLayout:
             )
             rows = [own if size != (0, 0) else own[:0] for own, size in zip(rows, sizes, strict=True)]
         pixels = [in_pixels(own, size) for own, size in zip(rows, sizes, strict=True)]
-        records = Records.from_lists(
+        return Records.from_lists(
             root=root,
             paths=[os.path.relpath(image, root) for image in images],
             boxes_xyxy=[boxes for boxes, _ in pixels],
@@ -159,8 +159,8 @@ class YoloLayout:
             names=classes,
             category_ids=self.category_ids if names is None else None,
             sizes_hw=sizes,
+            missing=missing,
         )
-        return replace(records, missing=names_missing)
 
     def _choose(self, split: str | None) -> tuple[Path, ...]:
         """Return the folders and lists of a split, None for all that exist."""
@@ -192,7 +192,7 @@ def write_yolo(records: Records, folder: Path, split: str, images: CopyMode) -> 
     stems = label_stems(names)
     description = _describe(records, folder / "data.yaml", split)
     # By the images themselves if possible: readers multiply by that size, whatever the labels say.
-    measured = list(read_sizes_hw([records.path(i) for i in range(len(records))]))
+    measured = read_sizes_hw([records.path(i) for i in range(len(records))])
     sizes = [size or records.size_hw(i) for i, size in enumerate(measured)]
     for i, size in enumerate(sizes):
         if not min(size):

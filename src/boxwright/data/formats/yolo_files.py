@@ -14,12 +14,15 @@ from boxwright.core.boxes import area_xyxy, cxcywh_to_xyxy, xyxy_to_cxcywh
 from boxwright.core.errors import DataError
 from boxwright.data.formats.base import SPLIT_FOLDERS, split_of
 from boxwright.data.formats.files import read_lines, read_text
-from boxwright.vision.decode import IMAGE_SUFFIXES, list_images
+from boxwright.data.threads import map_threads
+from boxwright.vision.decode import IMAGE_SUFFIXES, list_images, read_size_hw
 
 CLASS_FILE = "classes.txt"
 """Class names, one per line, for sets without a yaml."""
 
 _YAML_NAMES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
+
+_READERS = 8
 
 # Leaves room for areas in float32, also after multiplying with the image's size.
 _LARGEST = 1e6
@@ -90,6 +93,19 @@ def format_label(boxes_xyxy: NDArray[np.float32], class_ids: NDArray[np.int32], 
                 break
         lines.append(f"{class_id} {' '.join(texts)}\n")
     return "".join(lines)
+
+
+def read_sizes_hw(paths: Sequence[Path]) -> list[tuple[int, int] | None]:
+    """Return the size of each image as displayed, from its header; None for a file that can't be read."""
+
+    def read(i: int) -> tuple[int, int] | None:
+        try:
+            return read_size_hw(paths[i])
+        except DataError:
+            return None
+
+    # Waiting for the disk is most of the work, so there are more threads than cores.
+    return list(map_threads(read, len(paths), _READERS))
 
 
 def find_yaml(folder: Path) -> Path | None:
