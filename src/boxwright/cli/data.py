@@ -16,35 +16,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> list[argparse.ArgumentPars
     """Add the subcommands and return their parsers."""
     verbs = parser.add_subparsers(dest="data_verb", metavar="VERB", required=True)
 
-    def add(name: str, what: str) -> argparse.ArgumentParser:
+    def add(name: str, what: str, *, split: bool = False, out: bool = False) -> argparse.ArgumentParser:
         sub = verbs.add_parser(name, help=what, description=what.capitalize() + ".", formatter_class=RichHelpFormatter)
         sub.add_argument("data", metavar="PATH", type=Path, help="COCO json, VOC folder, YOLO data.yaml, or a folder")
         sub.add_argument("--format", choices=_FORMATS, help="the format, if the folder can be read in several ways")
+        if split:
+            sub.add_argument("--split", metavar="NAME", help="only this part: train, val or test")
+        if out:
+            sub.add_argument("out", metavar="OUT", type=Path, help="the new folder")
+            sub.add_argument("--link", action="store_true", help="link the images instead of copying them")
         return sub
 
-    check = add("check", "find faults in images and labels")
-    check.add_argument("--split", metavar="NAME", help="only this part: train, val or test")
+    check = add("check", "find faults in images and labels", split=True)
     check.add_argument("--report", metavar="FILE", type=Path, help="write every finding to this JSON file")
     check.add_argument(
         "--limit", metavar="N", type=positive, default=20, help="findings shown for each rule (default 20)"
     )
-    stats = add("stats", "boxes per class, sizes and shapes")
-    stats.add_argument("--split", metavar="NAME", help="only this part: train, val or test")
+    stats = add("stats", "boxes per class, sizes and shapes", split=True)
     stats.add_argument("--plot", metavar="FILE", type=Path, help="also draw them to this image file")
-    convert = add("convert", "write the set in another format")
-    convert.add_argument("out", metavar="OUT", type=Path, help="the new folder")
+    convert = add("convert", "write the set in another format", out=True)
     convert.add_argument("--to", choices=_FORMATS, required=True, help="the new format")
-    convert.add_argument("--link", action="store_true", help="link the images instead of copying them")
-    split = add("split", "divide a set in one piece into train and val")
-    split.add_argument("out", metavar="OUT", type=Path, help="the new folder")
+    split = add("split", "divide a set in one piece into train and val", out=True)
     split.add_argument("--val", type=fraction, default=0.2, help="fraction of the images for val (default 0.2)")
     split.add_argument("--seed", type=int, default=0, help="seed of the split (default 0)")
     split.add_argument("--to", choices=_FORMATS, default="coco", help="the format to write (default coco)")
-    split.add_argument("--link", action="store_true", help="link the images instead of copying them")
-    preview = add("preview", "draw augmented batches as training sees them")
-    preview.add_argument("--split", metavar="NAME", help="only this part: train, val or test")
+    preview = add("preview", "draw augmented batches as training sees them", split=True)
     preview.add_argument(
-        "-n", "--name", default="yolox_nano", help="the model whose recipe is used (default yolox_nano)"
+        "-n", "--name", default="yolox_nano", help="the model whose augmentation is used (default yolox_nano)"
     )
     preview.add_argument("--size", metavar="N|HxW", type=parse_size, help="input size (default the model's own)")
     preview.add_argument("-b", "--batch", type=positive, default=12, help="images per batch (default 12)")
@@ -57,9 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> list[argparse.ArgumentPars
 
 def run(args: argparse.Namespace) -> int:
     """Run the chosen subcommand and return the exit code."""
-    return {"check": _check, "stats": _stats, "convert": _convert, "split": _split, "preview": _preview}[
-        args.data_verb
-    ](args)
+    verbs = {"check": _check, "stats": _stats, "convert": _write, "split": _write, "preview": _preview}
+    return verbs[args.data_verb](args)
 
 
 def _show(args: argparse.Namespace, values: Any, lines: list[str]) -> None:
@@ -87,20 +84,15 @@ def _stats(args: argparse.Namespace) -> int:
     return 0
 
 
-def _convert(args: argparse.Namespace) -> int:
-    from boxwright.tasks.data import convert_set
+def _write(args: argparse.Namespace) -> int:
+    from boxwright.tasks.data import convert_set, split_set
 
-    counts = convert_set(args.data, args.out, to=args.to, format=args.format, link=args.link)
-    _show(args, counts, [f"{part}: {count} images written to {args.out}" for part, count in counts.items()])
-    return 0
-
-
-def _split(args: argparse.Namespace) -> int:
-    from boxwright.tasks.data import split_set
-
-    counts = split_set(
-        args.data, args.out, val=args.val, seed=args.seed, to=args.to, format=args.format, link=args.link
-    )
+    if args.data_verb == "convert":
+        counts = convert_set(args.data, args.out, to=args.to, format=args.format, link=args.link)
+    else:
+        counts = split_set(
+            args.data, args.out, val=args.val, seed=args.seed, to=args.to, format=args.format, link=args.link
+        )
     _show(args, counts, [f"{part}: {count} images written to {args.out}" for part, count in counts.items()])
     return 0
 
@@ -109,10 +101,9 @@ def _preview(args: argparse.Namespace) -> int:
     from boxwright.tasks.data import preview_set
     from boxwright.tasks.run_folders import new_run_folder
 
-    folder = args.out or new_run_folder(Path("runs/preview"))
     pictures = preview_set(
         args.data,
-        folder,
+        args.out or new_run_folder(Path("runs/preview")),
         model=args.name,
         split=args.split,
         format=args.format,
@@ -122,5 +113,6 @@ def _preview(args: argparse.Namespace) -> int:
         seed=args.seed,
         no_aug=args.no_aug,
     )
-    _show(args, [str(p) for p in pictures], [str(p) for p in pictures])
+    names = [str(picture) for picture in pictures]
+    _show(args, names, names)
     return 0

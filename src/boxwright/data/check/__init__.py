@@ -1,7 +1,7 @@
 """The linter: finds what is wrong with a set before training."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -25,7 +25,7 @@ def check_records(
     records: Records,
     *,
     other: Records | None = None,
-    faults: Iterable[Fault] = (),
+    faults: Sequence[Fault] = (),
     progress: Progress | None = None,
     workers: int | None = None,
 ) -> CheckReport:
@@ -57,7 +57,7 @@ def make_report(
     facts: Sequence[FileFacts],
     *,
     other: Records | None = None,
-    faults: Iterable[Fault] = (),
+    faults: Sequence[Fault] = (),
     workers: int = 1,
 ) -> CheckReport:
     """Return the report on a set whose files `check_files` has read; the arguments are those of `check_records`."""
@@ -85,26 +85,12 @@ def make_report(
 
 
 def check_data(
-    path: PathText,
-    *,
-    split: str | None = None,
-    names: Sequence[str] | None = None,
-    format: Format | None = None,
-    progress: Progress | None = None,
-    workers: int | None = None,
+    path: PathText, *, split: str | None = None, format: Format | None = None, progress: Progress | None = None
 ) -> dict[str, CheckReport]:
-    """Return a report for each part of the set at a path; a set in one piece is called "all".
+    """Return a report for each part of the set at a path, or for one split; a set in one piece is called "all".
 
     Faults in labels don't stop the reading, they become part of the reports. Parts are compared with each other for
-    images that are in both.
-
-    Args:
-        path: where the set is, as for `read_records`.
-        split: check this part only.
-        names: as for `read_records`.
-        format: as for `read_records`.
-        progress: called with the number of images done and of all images, for each part from the start.
-        workers: how many images are decoded at once.
+    images that are in both. `progress` starts anew for each part.
 
     Raises:
         DataError: there is no set that can be read.
@@ -118,18 +104,16 @@ def check_data(
     for part in parts or [split]:
         name = part or "all"
         faults[name] = []
-        sets[name] = layout.read(part, names, faults[name])
+        sets[name] = layout.read(part, faults=faults[name])
     # Each pair once: what train and val share is reported for train, what test and train share for test.
     partner = {"train": "val", "val": "test", "test": "train"}
     return {
-        name: check_records(
-            records, other=sets.get(partner.get(name, "")), faults=faults[name], progress=progress, workers=workers
-        )
+        name: check_records(records, other=sets.get(partner.get(name, "")), faults=faults[name], progress=progress)
         for name, records in sets.items()
     }
 
 
-def _from_faults(records: Records, faults: Iterable[Fault]) -> Iterator[Finding]:
+def _from_faults(records: Records, faults: Sequence[Fault]) -> Iterator[Finding]:
     index = {str(records.path(i)): i for i in range(len(records))} if faults else {}
     for fault in faults:
         i = index.get(fault.path)

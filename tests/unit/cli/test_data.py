@@ -1,0 +1,51 @@
+"""`boxwright data`, from the command line to the files."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.fixtures import Command
+
+from boxwright.data.formats import find_layout, read_records
+from boxwright.data.synthetic import generate_scenes
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    generate_scenes(tmp_path / "set", images=6, seed=2, size_hw=(64, 64), classes=["circle", "star"])
+    return tmp_path / "set"
+
+
+def test_check_names_a_fault_and_ends_with_the_code_for_data(boxwright: Command, place: Path, tmp_path: Path) -> None:
+    assert boxwright("data", "check", str(place)).code == 0
+    (place / "images/000002.jpg").write_bytes(b"")
+    done = boxwright("data", "check", str(place), "--report", str(tmp_path / "found.json"))
+    assert done.code == 3
+    assert "error empty-file: 1" in done.out
+    assert json.loads((tmp_path / "found.json").read_text())["counts"]["empty-file"] == 1
+
+
+def test_stats_come_as_text_and_as_json(boxwright: Command, place: Path) -> None:
+    assert "6 images" in boxwright("data", "stats", str(place)).out
+    done = boxwright("data", "stats", str(place), "--json")
+    assert [item["name"] for item in json.loads(done.out)["classes"]] == ["circle", "star"]
+
+
+def test_a_set_is_divided_and_each_part_converted(boxwright: Command, place: Path, tmp_path: Path) -> None:
+    parts = tmp_path / "parts"
+    done = boxwright("data", "split", str(place), str(parts), "--val", "0.3", "--json")
+    counts = json.loads(done.out)
+    assert sum(counts.values()) == 6
+    assert boxwright("data", "convert", str(parts), str(tmp_path / "yolo"), "--to", "yolo", "--link").code == 0
+    assert find_layout(tmp_path / "yolo").splits == ("train", "val")
+    assert len(read_records(tmp_path / "yolo", split="val")) == counts["val"]
+    assert boxwright("data", "split", str(parts), str(tmp_path / "x")).code == 2
+    assert boxwright("data", "convert", str(place), str(parts), "--to", "voc").code == 2
+
+
+def test_preview_draws_as_many_pictures_as_batches(boxwright: Command, place: Path, tmp_path: Path) -> None:
+    done = boxwright(
+        "data", "preview", str(place), "--out", str(tmp_path / "p"), "--size", "64", "-b", "3", "--batches", "2"
+    )
+    assert done.out.split() == [str(tmp_path / f"p/batch_{n}.jpg") for n in range(2)]
+    assert all(Path(name).read_bytes().startswith(b"\xff\xd8") for name in done.out.split())
