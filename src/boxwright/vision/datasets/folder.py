@@ -155,12 +155,9 @@ class DatasetFolder(VisionDataset):
         self.samples = self.make_dataset(self.root, self.class_to_idx, extensions, is_valid_file, allow_empty)
         self.targets = [target for _, target in self.samples]
 
-    # Methods, because users of torchvision override them.
+    # Methods too, because users of torchvision override them.
+    find_classes = staticmethod(find_classes)
     make_dataset = staticmethod(make_dataset)
-
-    def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
-        """Return the classes and their numbers; may be overridden."""
-        return find_classes(directory)
 
     def load(self, index: int) -> tuple[Any, Any]:
         """Return the sample and its class number."""

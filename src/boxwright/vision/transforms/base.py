@@ -114,6 +114,22 @@ def check_limits(name: str, values: Sequence[float]) -> tuple[float, float]:
     return float(values[0]), float(values[1])
 
 
+def spread(name: str, value: Range, middle: float = 0.0, lengths: tuple[int, ...] = (2,)) -> tuple[float, ...]:
+    """Return pairs of (smallest, largest) as floats; one number means that far to both sides of `middle`.
+
+    Raises:
+        UsageError: it is neither one number above 0 nor pairs in rising order.
+    """
+    if isinstance(value, int | float):
+        if value < 0:
+            raise UsageError(f"{name}={value!r} must not be negative when it is one number.")
+        return middle - value, middle + value
+    if len(value) not in lengths or any(value[i] > value[i + 1] for i in range(0, len(value), 2)):
+        wanted = " or ".join(str(length) for length in lengths)
+        raise UsageError(f"{name}={value!r} must be one number, or {wanted} in pairs (smallest, largest).")
+    return tuple(float(number) for number in value)
+
+
 def pair(size: int | Sequence[int], name: str = "size") -> tuple[int, int]:
     """Return (height, width) from a number, or from one or two of them.
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from boxwright.core.errors import UsageError
-from boxwright.vision.transforms.base import Range, Transform, check_range, uniform
+from boxwright.vision.transforms.base import Range, Transform, check_range, spread, uniform
 from boxwright.vision.transforms.image import Pixels, apply, channels
 
 
@@ -49,15 +49,11 @@ def grey(pixels: Pixels) -> Pixels:
     return cv2.cvtColor(np.ascontiguousarray(pixels), cv2.COLOR_RGB2GRAY)
 
 
-def blend_table(base: float, factor: float) -> Pixels:
-    """Return the table that moves 8-bit values away from `base` by a factor, cutting off fractions as Pillow does."""
-    values = np.float32(base) + np.float32(factor) * (np.arange(256, dtype=np.float32) - np.float32(base))
-    return values.clip(0, 255).astype(np.uint8)
-
-
 def _from_constant(pixels: Pixels, base: float, factor: float) -> Pixels:
+    """Return the pixels moved away from `base` by a factor, cutting off fractions as Pillow does."""
     if pixels.dtype == np.uint8:
-        return look_up(pixels, blend_table(base, factor))
+        values = np.float32(base) + np.float32(factor) * (np.arange(256, dtype=np.float32) - np.float32(base))
+        return look_up(pixels, values.clip(0, 255).astype(np.uint8))
     return (base + factor * (pixels - base)).clip(0, 1).astype(pixels.dtype)
 
 
@@ -204,15 +200,8 @@ class ColorJitter(Transform):
 def _factors(
     name: str, value: Range, middle: float = 1.0, low: float = 0.0, high: float = float("inf")
 ) -> tuple[float, float] | None:
-    if isinstance(value, int | float):
-        if value < 0:
-            raise UsageError(f"{name}={value!r} must not be negative when it is one number.")
-        first, last = middle - value, middle + value
-        first = max(first, 0.0) if middle == 1.0 else first
-    elif len(value) == 2:
-        first, last = float(value[0]), float(value[1])
-    else:
-        raise UsageError(f"{name}={value!r} must be one number, or (smallest, largest).")
+    first, last = spread(name, value, middle)
+    first = max(first, 0.0) if middle == 1.0 and isinstance(value, int | float) else first
     if not low <= first <= last <= high:
         raise UsageError(f"{name}={value!r} must lie between {low} and {high}, the smaller number first.")
     return None if first == last == middle else (first, last)

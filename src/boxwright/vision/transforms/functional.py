@@ -23,7 +23,7 @@ from boxwright.vision.transforms.erase import erase as erase
 from boxwright.vision.transforms.filter import adjust_sharpness as adjust_sharpness
 from boxwright.vision.transforms.filter import gaussian_blur as gaussian_blur
 from boxwright.vision.transforms.image import InterpolationMode as InterpolationMode
-from boxwright.vision.transforms.image import channels, size_hw
+from boxwright.vision.transforms.image import dimensions
 from boxwright.vision.transforms.resize import resize as resize
 from boxwright.vision.transforms.resize import resized_crop as resized_crop
 from boxwright.vision.transforms.tone import autocontrast as autocontrast
@@ -40,10 +40,10 @@ to_grayscale = rgb_to_grayscale
 
 def get_image_size(img: Any) -> list[int]:
     """Return [width, height] of a Pillow image, an array or a tensor."""
-    height, width = size_hw(img)
+    _, height, width = dimensions(img)
     return [width, height]
 
 
 def get_dimensions(img: Any) -> list[int]:
     """Return [channels, height, width] of a Pillow image, an array or a tensor."""
-    return [channels(img), *size_hw(img)]
+    return list(dimensions(img))

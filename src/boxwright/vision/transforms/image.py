@@ -115,24 +115,24 @@ def apply(image: Any, change: Callable[[Pixels], Pixels]) -> Any:
     return torch.from_numpy(np.array(changed, order="C"))
 
 
+def dimensions(image: Any) -> tuple[int, int, int]:
+    """Return channels, height and width of a Pillow image, an array or a tensor."""
+    if isinstance(image, torch.Tensor) and image.ndim >= 2:
+        return 1 if image.ndim == 2 else int(image.shape[-3]), int(image.shape[-2]), int(image.shape[-1])
+    if is_pil(image):
+        return len(image.getbands()), int(image.height), int(image.width)
+    pixels = as_pixels(image)
+    return 1 if pixels.ndim == 2 else int(pixels.shape[2]), int(pixels.shape[0]), int(pixels.shape[1])
+
+
 def size_hw(image: Any) -> tuple[int, int]:
     """Return height and width of a Pillow image, an array or a tensor."""
-    if isinstance(image, torch.Tensor) and image.ndim >= 2:
-        return int(image.shape[-2]), int(image.shape[-1])
-    if is_pil(image):
-        return int(image.height), int(image.width)
-    height, width = as_pixels(image).shape[:2]
-    return int(height), int(width)
+    return dimensions(image)[1:]
 
 
 def channels(image: Any) -> int:
     """Return how many channels a Pillow image, an array or a tensor has."""
-    if isinstance(image, torch.Tensor):
-        return 1 if image.ndim == 2 else int(image.shape[-3])
-    if is_pil(image):
-        return len(image.getbands())
-    pixels = as_pixels(image)
-    return 1 if pixels.ndim == 2 else int(pixels.shape[2])
+    return dimensions(image)[0]
 
 
 def for_opencv(pixels: Pixels) -> Pixels:

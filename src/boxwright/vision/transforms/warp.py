@@ -1,7 +1,7 @@
 """Rotating, shearing and tilting images.
 
 Places are measured as Pillow does: a pixel's middle is at +0.5, the image's middle at half its width and height.
-On COCO photos turned by up to 30 degrees, nearest gives Pillow's pixels but for 1 in 100; bilinear differs by 0.6
+On COCO photos rotated by up to 30 degrees, nearest gives Pillow's pixels but for 1 in 100; bilinear differs by 0.6
 levels on average (Pillow cuts fractions off) with a 99th percentile of 2; at the rim OpenCV blends the image with the
 fill over one pixel, where Pillow cuts hard. Bicubic has OpenCV's sharper kernel: 0.9 on average, 99th percentile 7.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.core.errors import UsageError
-from boxwright.vision.transforms.base import Range, Transform, check_limits, check_range, integer, uniform
+from boxwright.vision.transforms.base import Range, Transform, check_limits, check_range, integer, spread, uniform
 from boxwright.vision.transforms.image import (
     Fill,
     InterpolationMode,
@@ -44,13 +44,13 @@ def rotate(
     center: Sequence[float] | None = None,
     fill: Fill = 0,
 ) -> Any:
-    """Return the image turned counter-clockwise.
+    """Return the image rotated counter-clockwise.
 
     Args:
         img: a Pillow image, an array (HWC or HW) or a tensor (CHW).
         angle: degrees.
         interpolation: `nearest`, `bilinear` or `bicubic`.
-        expand: make the image as large as the turned one needs.
+        expand: make the image large enough for the whole rotated one.
         center: (x, y) of the fixed point; the middle of the image by default.
         fill: value of the corners that come into view, or one per channel.
 
@@ -64,7 +64,7 @@ def rotate(
     quarters = angle % 360 / 90
     fits = quarters in (0, 2) or (quarters in (1, 3) and (expand or height == width))
     if fits and center is None:
-        # Whole turns need no sampling, and odd sides no half pixels.
+        # Quarter turns need no sampling, and odd sides no half pixels.
         return apply(img, lambda pixels: np.ascontiguousarray(np.rot90(pixels, int(quarters))))
     centre = _centre(center, height, width)
     radians = math.radians(angle)
@@ -90,7 +90,7 @@ def affine(
     fill: Fill = 0,
     center: Sequence[float] | None = None,
 ) -> Any:
-    """Return the image sheared, turned clockwise, scaled and shifted, in this order, at the same size.
+    """Return the image sheared, rotated clockwise, scaled and shifted, in this order, at the same size.
 
     Args:
         img: a Pillow image, an array (HWC or HW) or a tensor (CHW).
@@ -117,12 +117,8 @@ def affine(
     rot, shear_x, shear_y = (math.radians(value) for value in (angle, *shears))
     # The rotation comes after a shear along y and one along x, multiplied out.
     along, across = math.cos(rot - shear_y) / math.cos(shear_y), math.sin(rot - shear_y) / math.cos(shear_y)
-    matrix = scale * np.array(
-        [
-            [along, -along * math.tan(shear_x) - math.sin(rot)],
-            [across, -across * math.tan(shear_x) + math.cos(rot)],
-        ]
-    )
+    tilt = math.tan(shear_x)
+    matrix = scale * np.array([[along, -along * tilt - math.sin(rot)], [across, -across * tilt + math.cos(rot)]])
     forward = _shift(translate[0], translate[1]) @ _about(_centre(center, height, width), matrix)
     return apply(img, lambda pixels: _warp(pixels, forward, (height, width), mode, fill))
 
@@ -159,7 +155,7 @@ def _warp(
 def _warp_mode(interpolation: Mode) -> InterpolationMode:
     mode = InterpolationMode.parse(interpolation)
     if mode not in _FLAGS:
-        raise UsageError(f"interpolation={mode.value!r} can't turn images. Choose from: nearest, bilinear, bicubic.")
+        raise UsageError(f"interpolation={mode.value!r} can't warp images. Choose from: nearest, bilinear, bicubic.")
     return mode
 
 
@@ -200,7 +196,7 @@ class RandomRotation(Transform):
     fill: Fill = 0
 
     def __post_init__(self) -> None:
-        self.degrees = _around_zero("degrees", self.degrees)
+        self.degrees = spread("degrees", self.degrees)
         self.interpolation = _warp_mode(self.interpolation)
         _check_point(self.center)
 
@@ -242,13 +238,13 @@ class RandomAffine(Transform):
     center: Sequence[float] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        self.degrees = _around_zero("degrees", self.degrees)
+        self.degrees = spread("degrees", self.degrees)
         if self.translate is not None and (len(self.translate) != 2 or not all(0 <= v <= 1 for v in self.translate)):
             raise UsageError(
                 f"translate={self.translate!r} must be two numbers from 0 to 1: parts of width and height."
             )
         self.scale = None if self.scale is None else check_limits("scale", self.scale)
-        self.shear = None if self.shear is None else _around_zero("shear", self.shear, (2, 4))
+        self.shear = None if self.shear is None else spread("shear", self.shear, lengths=(2, 4))
         self.interpolation = _warp_mode(self.interpolation)
         _check_point(self.center)
 
@@ -320,17 +316,6 @@ class RandomPerspective(Transform):
         height, width = size_hw(img)
         start, end = self.get_params(width, height, self.distortion_scale)
         return perspective(img, start, end, self.interpolation, self.fill)
-
-
-def _around_zero(name: str, value: Range, lengths: tuple[int, ...] = (2,)) -> tuple[float, ...]:
-    if isinstance(value, int | float):
-        if value < 0:
-            raise UsageError(f"{name}={value!r} must not be negative when it is one number.")
-        return (-float(value), float(value))
-    if len(value) not in lengths or any(value[i] > value[i + 1] for i in range(0, len(value), 2)):
-        wanted = " or ".join(str(length) for length in lengths)
-        raise UsageError(f"{name}={value!r} must be one number, or {wanted} in pairs (smallest, largest).")
-    return tuple(float(number) for number in value)
 
 
 def _check_point(center: Sequence[float] | None) -> None:
