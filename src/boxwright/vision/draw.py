@@ -1,4 +1,4 @@
-"""Drawing detections into a picture."""
+"""Drawing detections into an image."""
 
 import colorsys
 
@@ -19,7 +19,7 @@ def class_colour(class_id: int) -> tuple[int, int, int]:
 
 
 def draw_detections(image: NDArray[np.uint8], detections: Detections, *, scores: bool = True) -> NDArray[np.uint8]:
-    """Return a copy of a BGR image with boxes, class names and scores; the best boxes lie on top."""
+    """Return a copy of a BGR image with boxes, class names and scores; the best boxes are on top."""
     canvas = image.copy()
     height, width = canvas.shape[:2]
     scale = max(min(height, width) / 1000, 0.35)

@@ -1,4 +1,4 @@
-"""Fitting an image into the network's input, and taking boxes back out of it."""
+"""Fitting images into the network's input, and mapping boxes back to the image."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """Networks with torchvision's names, so that code written for it runs where it is not installed.
 
-Layers and state-dict keys are called as in torchvision: weights saved by one load into the other.
+Layers and state-dict keys are named as in torchvision: weights saved by one load into the other.
 """
 
 from typing import Any
@@ -72,8 +72,8 @@ def resnet18(*, num_classes: int = 1000, pretrained: bool = False, weights: Any 
 
     Args:
         num_classes: outputs of the last layer.
-        pretrained: not offered, as nothing is downloaded.
-        weights: likewise.
+        pretrained: not offered, because nothing is downloaded.
+        weights: not offered either.
 
     Raises:
         UsageError: weights are asked for.
