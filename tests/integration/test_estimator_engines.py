@@ -26,7 +26,7 @@ def test_a_worker_killed_on_an_engine_costs_nothing_but_time(
     estimator = make_estimator(**settings, model_dir=tmp_path / "model")
     stats = estimator.fit(make_loader, epochs=2, batch_size=4, callbacks=[KillOnce(tmp_path / "flag", epoch=2)])
     assert (tmp_path / "flag").exists()
-    assert "All workers start again (1 of 2)" in caplog.text
+    assert "Restarting all workers (1 of 2)" in caplog.text
     assert [(s["epoch"], s["num_samples"]) for s in stats] == [(1, 20), (2, 20)]
     assert_same_weights(estimator.get_state_dict(), train_plainly(2, 4, 20))
 

@@ -14,7 +14,7 @@ import pytest
 PROGRAM = """
 import os, signal, sys, threading
 from boxwright.launchers.base import WorkerSpec
-from boxwright.launchers.group import Patience
+from boxwright.launchers.supervisor import Patience
 from boxwright.launchers.subprocess_ import SubprocessLauncher
 
 def wait():

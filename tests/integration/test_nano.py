@@ -16,7 +16,7 @@ from boxwright.accel.module import NanoModule
 from boxwright.accel.nano import TorchNano
 from boxwright.core.errors import UsageError
 from boxwright.launchers.allocator import read_allocator
-from boxwright.launchers.group import find_free_port
+from boxwright.launchers.network import find_free_port
 
 STRATEGIES = ["subprocess", "spawn"]
 PRECISIONS = ["64", "32", "16", "bf16", "bf16-true"]

@@ -152,7 +152,7 @@ def test_on_ray_shipped_data_and_a_store_need_no_shared_files(
     check_run_folder(out)
     plan = (out / "plan.txt").read_text()
     assert "processes    2 (ray)" in plan
-    assert "after a death all processes start again, 1 times at most" in plan
+    assert "all are restarted, once" in plan
     assert result.checkpoint.is_file()
     check_nothing_left(carried, starts=2)
 

@@ -6,9 +6,9 @@ from typing import Any
 from boxwright.core import catalogue
 from boxwright.core.errors import UsageError
 from boxwright.launchers.base import Launcher
-from boxwright.launchers.group import Patience
 from boxwright.launchers.placement import ELSEWHERE
 from boxwright.launchers.restart import Restart
+from boxwright.launchers.supervisor import Patience
 
 # What each setting is for, and what is given instead elsewhere.
 _ONLY_FOR = {
@@ -52,7 +52,7 @@ def make_launcher(
 
     Example:
         >>> make_launcher("subprocess", max_restarts=2).notes(4)
-        ['after a death all processes start again, 2 times at most']
+        ['if a process dies, all are restarted, up to 2 times']
     """
     strategy = strategy or "subprocess"
     given: dict[str, Any] = {

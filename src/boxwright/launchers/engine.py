@@ -1,13 +1,16 @@
-"""The seam to an engine that has machines of its own: what it can do, and the terms of a launch on it."""
+"""The seam to an engine with machines of its own: what it must do, and what its launchers share."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from boxwright.core.errors import UsageError
 from boxwright.launchers.base import WorkerSpec, check_one_machine
-from boxwright.launchers.group import Patience
+from boxwright.launchers.files import check_files
+from boxwright.launchers.payload import pack
 from boxwright.launchers.restart import Restart
+from boxwright.launchers.supervisor import Patience
 from boxwright.launchers.wire import Invitation, Listener
 
 
@@ -16,14 +19,14 @@ class Placement(Protocol):
 
     Attributes:
         count: how many; fewer than asked for where that was allowed.
-        cpus: how many logical cpus each has been granted.
+        cpus: how many logical cpus the engine grants each.
     """
 
     count: int
     cpus: int
 
     def failure(self) -> str | None:
-        """Return the engine's own words when it has lost or could not start an agent."""
+        """Return the engine's own message when it has lost or could not start an agent."""
         ...
 
     def close(self) -> None:
@@ -32,20 +35,20 @@ class Placement(Protocol):
 
 
 class Engine(Protocol):
-    """Something that runs agents on its machines."""
+    """Starts agents on its machines."""
 
     def listen(self) -> Listener:
         """Return a listener that the engine's machines can reach."""
         ...
 
-    def place(self, invitation: Invitation, count: int, least: int, wait: "Callable[[float], None]") -> Placement:
+    def place(self, invitation: Invitation, count: int, least: int, wait: Callable[[float], None]) -> Placement:
         """Start `count` agents, or fewer but at least `least` where there is no room.
 
         Args:
-            invitation: what each agent is handed.
+            invitation: what each agent gets.
             count: how many are wanted.
-            least: how many must be there.
-            wait: sleeps so many seconds; it ends the launch when the program is interrupted.
+            least: how many are enough.
+            wait: sleeps for some seconds, and raises when the program is interrupted.
 
         Raises:
             UsageError: there is no room for `least`.
@@ -54,27 +57,35 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """How a launch on an engine behaves.
+class EngineLauncher:
+    """The settings that launchers on an engine share.
 
     Attributes:
-        restart: how often all workers start again after one died or its machine was lost.
+        cores_per_worker: the engine's CPUs for each worker; None for an even share of all.
+        min_workers: run with as few where the engine has no room for all; None for all or nothing.
+        files: sent to every machine; a worker asks `carried_file` where they are.
+        restart: how often to restart all workers after one has died or its machine was lost.
         patience: how long workers may take to end when they are stopped.
-        min_workers: go on with as few where the engine has no room for all; None for all or nothing.
-        start_timeout_s: how long the engine may take to start the agents.
+        room_timeout_s: how long to wait for room for all before running with fewer.
+        start_timeout_s: how long the engine may take to find room and start the agents.
     """
 
+    cores_per_worker: int | None = None
+    min_workers: int | None = None
+    files: tuple[Path, ...] = ()
     restart: Restart = field(default_factory=Restart)
     patience: Patience = field(default_factory=Patience)
-    min_workers: int | None = None
+    room_timeout_s: float = 10.0
     start_timeout_s: float = 120.0
 
     def __post_init__(self) -> None:
+        if self.cores_per_worker is not None and self.cores_per_worker < 1:
+            raise UsageError(f"cores_per_worker={self.cores_per_worker!r} is not possible. Use 1 or more, or None.")
         if self.start_timeout_s <= 0:
             raise UsageError(f"start_timeout_s={self.start_timeout_s!r} leaves no time to start. Use more than 0.")
 
     def notes(self, workers: int) -> list[str]:
-        """Return what a plan of so many workers should say.
+        """Return what a plan of this many workers should say.
 
         Raises:
             UsageError: `min_workers` does not fit them.
@@ -82,15 +93,19 @@ class Terms:
         least = self.min_workers
         if least is not None and not 1 <= least <= workers:
             raise UsageError(f"min_workers={least!r} does not fit {workers} workers. Use 1 to {workers}.")
-        fewer = f"where there is no room for {workers} processes, {least} will do; numbers change a little then"
+        fewer = f"without room for {workers} processes, {least} are enough; results then differ a little"
         return [*self.restart.notes(), *([fewer] if least is not None and least < workers else [])]
 
+    def wait_for_all_s(self, count: int, least: int) -> float:
+        """Return how long to wait for room for all `count` workers, of which `least` are enough."""
+        return self.start_timeout_s if least == count else min(self.room_timeout_s, self.start_timeout_s)
 
-def check_workers(workers: Sequence[WorkerSpec], terms: Terms) -> None:
-    """Refuse workers that are not all the ranks of one world, or that the terms don't fit.
+    def pack_job(self, job: Callable[..., Any], workers: Sequence[WorkerSpec]) -> tuple[bytes, int]:
+        """Return the packed job, and how many bytes of files go with it.
 
-    Raises:
-        UsageError: they are not, or don't.
-    """
-    check_one_machine(workers)  # the engine's machines are found later: here they are still one
-    terms.notes(len(workers))
+        Raises:
+            UsageError: the workers contradict each other, the job can't be sent, or a file is missing.
+        """
+        check_one_machine(workers)  # the engine chooses the machines later: until then there is one
+        self.notes(len(workers))
+        return pack(job, "The job"), check_files(self.files)

@@ -1,22 +1,29 @@
-"""Ctrl-C and SIGTERM while workers run: noted, obeyed, and handed on to the program when the workers are gone."""
+"""Ctrl-C and SIGTERM while workers run: noted, acted on, and delivered to the program once the workers have ended."""
 
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType, TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
+
+T = TypeVar("T")
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(BaseException):
+    """Unwinds a launch after Ctrl-C or SIGTERM; `run_interruptible` then delivers the signal."""
 
 
 class Interrupts:
     """Notes the first SIGINT or SIGTERM instead of raising it; the second one calls `at_once`.
 
-    Nothing is caught where Python does not let us (outside the main thread) or where the program ignores the signal.
+    Nothing is caught where Python does not allow it (outside the main thread) or if the program ignores the signal.
 
     Attributes:
         seen: the signal that came; None if none has.
-        at_once: what ends all workers without delay.
+        at_once: kills all workers.
     """
 
     def __init__(self) -> None:
@@ -28,7 +35,7 @@ class Interrupts:
         if threading.current_thread() is threading.main_thread():
             for number in _NUMBERS:
                 previous = signal.getsignal(number)
-                if previous not in (None, signal.SIG_IGN):  # None: not set by Python, so it couldn't be put back
+                if previous not in (None, signal.SIG_IGN):  # None: not set by Python, which could not restore it
                     self._previous[number] = previous
                     signal.signal(number, self._note)
         return self
@@ -41,7 +48,12 @@ class Interrupts:
         if self.seen is None:
             self.seen = number
         else:
-            self.at_once()  # here and now: the loop may be waiting for a terminal that does not read
+            self.at_once()  # in the handler: the loop may be waiting for a terminal that does not read
+
+    def check(self) -> None:
+        """Raise `Interrupted` if a signal came."""
+        if self.seen is not None:
+            raise Interrupted
 
     def deliver(self) -> NoReturn:
         """Give the noted signal to the program's own handler, as if it had just come.
@@ -55,3 +67,12 @@ class Interrupts:
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + number)
+
+
+def run_interruptible(run: Callable[[Interrupts], T]) -> T:
+    """Return `run(interrupts)`; a signal that came meanwhile is delivered to the program afterwards."""
+    with Interrupts() as interrupts, suppress(Interrupted):
+        result = run(interrupts)
+    if interrupts.seen is not None:
+        interrupts.deliver()
+    return result

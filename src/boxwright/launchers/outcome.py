@@ -1,43 +1,45 @@
-"""How a worker's job ended: written by the worker, read by whoever started it."""
+"""What a worker reports about its job before it ends, and the error that its launcher raises for it."""
 
-import json
+import pickle
 import signal
 import time
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from boxwright.core.errors import BoxwrightError
+from boxwright.core.files import whole_file
 from boxwright.launchers.base import Kind, WorkerFailed
-from boxwright.launchers.folder import write_atomically
 from boxwright.launchers.payload import pack, unpack
 
 _HINTS: dict[int, str] = {
     signal.SIGKILL: "Most often the machine or its container ran out of memory: use a smaller batch or fewer processes",
     signal.SIGSEGV: "A native library crashed; its stack is in the worker's output",
-    signal.SIGABRT: "A native library gave up; its reason is in the worker's output",
-    signal.SIGBUS: "Most often shared memory or a disk is full: look at /dev/shm",
-    signal.SIGILL: "A native library uses instructions that this cpu does not have",
+    signal.SIGABRT: "A native library aborted; its reason is in the worker's output",
+    signal.SIGBUS: "Most often shared memory or a disk is full: check /dev/shm",
+    signal.SIGILL: "A native library uses instructions that this CPU does not have",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a worker wrote before it ended.
+    """How a worker's job ended.
 
     Attributes:
         ok: whether the job returned.
         time_s: when, on the clock that all processes of a machine share.
+        payload: the packed result of the first worker, or the packed exception; empty if there is none to send.
         kind: how it failed.
         sentence: the error as one line, such as "ValueError: no".
         trace: the whole traceback.
-        expected: whether it is a `BoxwrightError`, whose message is meant for the user.
-        exit_code: what the command line ends with.
+        expected: whether it is a `BoxwrightError`, whose message is written for the user.
+        exit_code: the command line's exit code.
     """
 
     ok: bool
     time_s: float
+    payload: bytes = b""
     kind: Kind = "exception"
     sentence: str = ""
     trace: str = ""
@@ -45,54 +47,57 @@ class Outcome:
     exit_code: int = 0
 
 
-def write_result(folder: Path, rank: int, value: object, *, main_by_name: bool) -> None:
-    """Write that the job returned; of the first worker also what.
+def write_result(file: Path, value: object, *, main_by_name: bool) -> None:
+    """Write that the job returned `value`.
 
     Raises:
         UsageError: the value can't be pickled.
     """
-    if rank == 0:
-        write_atomically(folder / "value", pack(value, "The job's result", main_by_name=main_by_name))
-    _write(folder, rank, Outcome(ok=True, time_s=time.monotonic()))
+    payload = pack(value, "The job's result", main_by_name=main_by_name)
+    _write(file, Outcome(ok=True, time_s=time.monotonic(), payload=payload))
 
 
-def write_failure(folder: Path, rank: int, error: BaseException, *, main_by_name: bool) -> None:
-    """Write what the job raised: its traceback, and the exception itself where it can be pickled."""
-    expected = isinstance(error, BoxwrightError)
-    outcome = Outcome(
+def write_failure(file: Path, error: BaseException, *, main_by_name: bool) -> None:
+    """Write what the job raised."""
+    _write(file, describe_failure(error, main_by_name=main_by_name))
+
+
+def describe_failure(error: BaseException, *, main_by_name: bool = False) -> Outcome:
+    """Return the outcome of a job that raised: its traceback, and the exception itself if it can be pickled."""
+    try:
+        payload = pack(error, "The exception", main_by_name=main_by_name)
+        unpack(payload)
+    except Exception:  # noqa: BLE001  a class may refuse in any way; the traceback still describes the error
+        payload = b""
+    return Outcome(
         ok=False,
         time_s=time.monotonic(),
-        kind="communication" if _lost_the_others(error) else "exception",
+        payload=payload,
+        kind="communication" if _is_communication_error(error) else "exception",
         sentence=f"{type(error).__name__}: {error}",
         trace="".join(traceback.format_exception(error)).strip(),
-        expected=expected,
+        expected=isinstance(error, BoxwrightError),
         exit_code=error.exit_code if isinstance(error, BoxwrightError) else 1,
     )
-    try:
-        data = pack(error, "The exception", main_by_name=main_by_name)
-        unpack(data)
-    except Exception:  # noqa: BLE001  any class may refuse in any way; the traceback is there in words
-        data = b""
-    write_atomically(folder / f"{rank}.cause", data)
-    _write(folder, rank, outcome)
 
 
-def read_outcome(folder: Path, rank: int) -> Outcome | None:
-    """Return what a worker wrote; None if it has not, or died before it could."""
+def read_outcome(file: Path) -> Outcome | None:
+    """Return what a worker wrote; None if it died before it could write."""
     try:
-        return Outcome(**json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")))
+        outcome: Outcome = pickle.loads(file.read_bytes())
     except FileNotFoundError:
         return None
+    return outcome
 
 
-def read_result(folder: Path) -> Any:
-    """Return the first worker's result.
+def read_result(outcome: Outcome) -> Any:
+    """Return the result of a job that returned.
 
     Raises:
         WorkerFailed: it can't be unpickled here.
     """
     try:
-        return unpack((folder / "value").read_bytes())
+        return unpack(outcome.payload)
     except Exception as error:
         raise WorkerFailed(
             f"The job's result can't be unpickled here: {type(error).__name__}: {error}. "
@@ -100,43 +105,42 @@ def read_result(folder: Path) -> Any:
         ) from error
 
 
-def make_error(folder: Path, rank: int, status: int | None) -> WorkerFailed:
-    """Return the error of a worker that failed, its original exception as the cause."""
-    outcome = read_outcome(folder, rank)
+def make_error(rank: int, status: int | None, outcome: Outcome | None) -> WorkerFailed:
+    """Return the error for a worker that failed, with the job's own exception as its cause."""
     if outcome is None:
         return WorkerFailed(_describe_death(rank, status), rank=rank, kind="death", status=status)
-    lost = "lost the others" if outcome.kind == "communication" else "failed"
+    verb = "lost the others" if outcome.kind == "communication" else "failed"
     text = outcome.sentence if outcome.expected else f"{outcome.sentence}\n\n{outcome.trace}"
     error = WorkerFailed(
-        f"Worker {rank} {lost}: {text}", rank=rank, kind=outcome.kind, exit_code=outcome.exit_code, status=status
+        f"Worker {rank} {verb}: {text}", rank=rank, kind=outcome.kind, exit_code=outcome.exit_code, status=status
     )
-    if outcome.expected:  # the sentence is for the user, the rest for who asks for tracebacks
+    if outcome.expected:  # the sentence is for users, the traceback for --debug
         error.add_note(f"In worker {rank}:\n{outcome.trace}")
-    error.__cause__ = _read_cause(folder, rank)
+    error.__cause__ = _unpack_cause(outcome)
     return error
 
 
-def _write(folder: Path, rank: int, outcome: Outcome) -> None:
-    write_atomically(folder / f"{rank}.json", json.dumps(asdict(outcome)).encode())
+def _write(file: Path, outcome: Outcome) -> None:
+    with whole_file(file) as draft, draft.open("wb") as stream:
+        pickle.dump(outcome, stream, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def _read_cause(folder: Path, rank: int) -> BaseException | None:
-    data = (folder / f"{rank}.cause").read_bytes()
+def _unpack_cause(outcome: Outcome) -> BaseException | None:
     try:
-        cause = unpack(data) if data else None
+        cause = unpack(outcome.payload) if outcome.payload else None
     except Exception:  # noqa: BLE001  the worker may have imported what can't be imported here
         return None
     return cause if isinstance(cause, BaseException) else None
 
 
-def _lost_the_others(error: BaseException | None) -> bool:
+def _is_communication_error(error: BaseException | None) -> bool:
     """Return whether an error comes from talking to other workers, or was raised from one that does."""
     if error is None:
         return False
-    # torch is not imported here. Its own errors have a base class; those of gloo are bare and name a file of gloo's.
-    torch_said = any((c.__module__, c.__name__) == ("torch.distributed", "DistError") for c in type(error).__mro__)
-    gloo_said = isinstance(error, RuntimeError) and "/gloo/" in str(error)
-    return torch_said or gloo_said or _lost_the_others(error.__cause__)
+    # torch is not imported here. Its own errors have a base class; gloo raises RuntimeError and names one of its files.
+    from_torch = any((c.__module__, c.__name__) == ("torch.distributed", "DistError") for c in type(error).__mro__)
+    from_gloo = isinstance(error, RuntimeError) and "/gloo/" in str(error)
+    return from_torch or from_gloo or _is_communication_error(error.__cause__)
 
 
 def _describe_death(rank: int, status: int | None) -> str:
@@ -150,5 +154,5 @@ def _describe_death(rank: int, status: int | None) -> str:
         name = signal.Signals(number).name
     except ValueError:
         name = "unknown"
-    hint = _HINTS.get(number, "Something outside stopped it")
+    hint = _HINTS.get(number, "Another process stopped it")
     return f"Worker {rank} was killed by signal {number} ({name}). {hint}."

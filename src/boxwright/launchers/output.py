@@ -1,57 +1,41 @@
-"""What workers print, passed on to this process's own stdout and stderr."""
+"""Workers' output, forwarded to this process's own stdout and stderr."""
 
 import codecs
-import os
 import re
 import sys
+from collections.abc import Callable
 
 _LINE_END = re.compile(rb"(\r\n|\n|\r(?=[^\n]))")  # a last "\r" may be half of "\r\n"
-_CHUNK = 1 << 16
+_LONGEST_LINE = 1 << 16
 
 
 class Relay:
-    """Passes on one stream of one worker: line by line behind its prefix, or unchanged and at once without one.
+    """Forwards one stream of one worker: line by line behind a prefix, or unchanged and at once without one.
 
-    The text goes to what `sys.stdout` or `sys.stderr` is at that moment, so that a redirected one gets it too.
+    The text goes to the current `sys.stdout` or `sys.stderr`, so that a redirected one receives it too.
     """
 
-    def __init__(self, fd: int, name: str, prefix: str) -> None:
-        """Read from `fd`, which must not block (-1: there is none, `feed` brings it), and write to `sys.<name>`."""
-        self.fd = fd
+    def __init__(self, name: str, prefix: str) -> None:
+        """Write to `sys.<name>`."""
         self._name = name
         self._prefix = prefix
         self._rest = b""
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def pump(self) -> int | None:
-        """Pass on some of what can be read; return how many bytes: 0 at the end, None if there are none just now."""
-        try:
-            data = os.read(self.fd, _CHUNK)
-        except BlockingIOError:
-            return None
-        self.feed(data)
-        return len(data)
-
     def feed(self, data: bytes) -> None:
-        """Pass on bytes that came some other way."""
-        if self._prefix:
-            self._pass_lines(self._rest + data)
-        else:
-            write(self._name, self._decoder.decode(data))
-
-    def finish(self) -> None:
-        """Pass on all that can be read now, a last line without an end included."""
-        while self.fd >= 0 and self.pump():
-            pass
-        if self._rest:
+        """Forward some output; no bytes mean its end, and flush a last line that has none."""
+        if not data and self._rest:
             write(self._name, f"{self._prefix}{self._rest.decode('utf-8', 'replace').rstrip()}\n")
             self._rest = b""
-        write(self._name, self._decoder.decode(b"", final=True))
+        elif self._prefix:
+            self._forward_lines(self._rest + data)
+        else:
+            write(self._name, self._decoder.decode(data, final=not data))
 
-    def _pass_lines(self, data: bytes) -> None:
+    def _forward_lines(self, data: bytes) -> None:
         *parts, self._rest = _LINE_END.split(data)
         lines = [line + end for line, end in zip(parts[::2], parts[1::2], strict=True)]
-        if len(self._rest) > _CHUNK:  # no line at all: memory must not grow with it
+        if len(self._rest) > _LONGEST_LINE:  # output without line ends must not fill the memory
             lines.append(self._rest + b"\n")
             self._rest = b""
         # A progress bar begins with "\r": what is before it is empty.
@@ -59,8 +43,15 @@ class Relay:
         write(self._name, text)
 
 
+def make_relays(rank: int, world_size: int) -> Callable[[str, bytes], None]:
+    """Return what forwards a worker's output of "stdout" or "stderr"; several workers are told apart by a prefix."""
+    prefix = f"[rank {rank}] " if world_size > 1 else ""
+    relays = {name: Relay(name, prefix) for name in ("stdout", "stderr")}
+    return lambda name, data: relays[name].feed(data)
+
+
 def write(name: str, text: str) -> None:
-    """Write text to `sys.stdout` or `sys.stderr`, whatever the program has put there."""
+    """Write text to `sys.stdout` or `sys.stderr`, whatever object the program has put there."""
     stream = getattr(sys, name)
     if stream is None or not text:
         return
@@ -69,6 +60,6 @@ def write(name: str, text: str) -> None:
     except UnicodeEncodeError:
         encoding = getattr(stream, "encoding", None) or "ascii"
         stream.write(text.encode(encoding, "replace").decode(encoding))
-    flush = getattr(stream, "flush", None)  # a writer of the user's own may have none
+    flush = getattr(stream, "flush", None)  # a user's own writer may have none
     if flush is not None:
         flush()

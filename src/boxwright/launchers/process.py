@@ -1,17 +1,24 @@
-"""The near end: one worker's process, as seen by whoever started it."""
+"""The near end: one worker's process, as seen by the process that started it."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from boxwright.core.errors import UsageError
-from boxwright.launchers.base import ATTEMPT, RENDEZVOUS, WorkerSpec
-from boxwright.launchers.outcome import Outcome, read_outcome
+from boxwright.launchers.base import ATTEMPT, RENDEZVOUS, WorkerFailed, WorkerSpec
+from boxwright.launchers.outcome import Outcome, make_error, read_outcome
+
+_CHUNK = 1 << 16
+_KILLED_S = 5.0
+
+Forward = Callable[[str, bytes], None]
+"""Takes some output of "stdout" or "stderr"; no bytes at its end."""
 
 
 def write_start(
@@ -22,18 +29,18 @@ def write_start(
     path: Sequence[str] | None = None,
     argv: Sequence[str] | None = None,
 ) -> None:
-    """Write what all workers of a launch read first: the job, and the search path and arguments to take on.
+    """Write what all workers of a launch read first: the job, the search path and the arguments.
 
     Args:
         folder: the launch's folder.
         job: the packed job.
-        main_module: how to import `__main__` before the job is unpacked; None to leave it.
-        path: where modules are looked for; None for this interpreter's `sys.path`.
+        main_module: how to import `__main__` before the job is unpacked; None to skip that.
+        path: where to look for modules; None for this interpreter's `sys.path`.
         argv: the program's arguments; None for this one's `sys.argv`.
     """
     start = {
         "parent": os.getpid(),
-        # "" is where we are now
+        # "" is the current folder
         "path": [os.path.abspath(entry) for entry in (sys.path if path is None else path)],
         "argv": list(sys.argv if argv is None else argv),
         "pythonpath": os.environ.get("PYTHONPATH"),
@@ -46,20 +53,36 @@ def write_start(
 class WorkerProcess:
     """A fresh interpreter that runs one worker's job.
 
-    It dies with the *thread* that made it (the kernel counts so): that thread must stay until it has ended.
+    It dies with the *thread* that started it (so the kernel defines it): that thread must outlive it.
+
+    Attributes:
+        rank: the worker's rank.
+        status: the exit status, or minus the signal's number; None while it runs.
+        outcome: what the worker reported; None while it runs, or if it died before it could report.
+        ended_s: when its job ended; None while it runs.
     """
 
     def __init__(
         self,
         spec: WorkerSpec,
         folder: Path,
+        forward: Forward,
         *,
-        attempt: int,
         master_port: int,
         master_addr: str = "127.0.0.1",
+        attempt: int = 0,
         cwd: str | None = None,
     ) -> None:
-        """Start the worker, in folder `cwd` if that is given; `write_start` has been called for the launch's folder.
+        """Start the worker.
+
+        Args:
+            spec: the worker.
+            folder: the launch's folder, for which `write_start` has been called.
+            forward: gets the worker's output.
+            master_port: the port on which the first worker listens.
+            master_addr: the address on which it listens.
+            attempt: how often the workers were started before.
+            cwd: the folder to start in; None for the current one.
 
         Raises:
             UsageError: there is no Python to start.
@@ -68,8 +91,10 @@ class WorkerProcess:
             raise UsageError("This program does not know its own Python (sys.executable is empty). Set sys.executable.")
         self.rank = spec.rank
         self.status: int | None = None
-        self.answers = folder / str(attempt)
-        self.answers.mkdir(exist_ok=True)
+        self.outcome: Outcome | None = None
+        self.ended_s: float | None = None
+        self._forward, self._kill_s = forward, float("inf")
+        self._outcome_file = folder / f"outcome-{attempt}-{spec.rank}"
         world = spec.world(master_port=master_port, master_addr=master_addr)
         # torchrun's variables would make torch look for torchrun's rendezvous instead of ours.
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
@@ -78,62 +103,97 @@ class WorkerProcess:
             ATTEMPT: str(attempt),
             RENDEZVOUS: f"{world.master_addr}:{world.master_port}",
         }
-        # -O, -W, -X and the like, as multiprocessing passes them on.
+        # -O, -W, -X and so on, as multiprocessing passes them on.
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         self._popen = subprocess.Popen(
-            # -P: a file in the current folder that is named like a module must not be taken for it.
-            [sys.executable, *flags, "-P", "-m", "boxwright.launchers.worker", str(folder), str(attempt)],
+            # -P: a file in the current folder must not be imported instead of a module with the same name.
+            [sys.executable, *flags, "-P", "-m", "boxwright.launchers.worker", str(folder), str(self._outcome_file)],
             env={**inherited, **own, **spec.variables(world)},
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            start_new_session=True,  # a group of its own: what it starts can be ended with it
+            start_new_session=True,  # its own process group: what it starts can be killed with it
         )
+        self._open: dict[int, str] = {}
+        for name, pipe in (("stdout", self._popen.stdout), ("stderr", self._popen.stderr)):
+            if pipe is not None:
+                os.set_blocking(pipe.fileno(), False)
+                self._open[pipe.fileno()] = name
 
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """The process id."""
         return self._popen.pid
 
     @property
-    def streams(self) -> dict[str, int]:
-        """The ends of its stdout and stderr to read from, as file descriptors."""
-        named = {"stdout": self._popen.stdout, "stderr": self._popen.stderr}
-        return {name: pipe.fileno() for name, pipe in named.items() if pipe is not None}
+    def sources(self) -> list[int]:
+        """The file descriptors to `read` from; none is left when the process is about to end."""
+        return list(self._open)
+
+    def read(self, source: int) -> bool:
+        """Forward some output without waiting; return whether there may be more."""
+        try:
+            data = os.read(source, _CHUNK)
+        except BlockingIOError:
+            return False
+        if data:
+            self._forward(self._open[source], data)
+        else:
+            del self._open[source]
+        return bool(data)
 
     def poll(self) -> int | None:
         """Return how the process ended (exit status, or minus the signal's number); None while it runs."""
         if self.status is None:
+            if time.monotonic() >= self._kill_s:
+                self.kill()
             with suppress(ChildProcessError):  # somebody else has waited for it
                 if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                     return None
-            # Nobody can get its number before we have waited for it: now is the time to end what it left behind.
+            # Its id can't be reused before we have waited for it: now is the time to kill what it left behind.
             self._signal_group(signal.SIGKILL)
             self.status = self._popen.wait()
+            self.outcome = read_outcome(self._outcome_file)
+            self.ended_s = time.monotonic() if self.outcome is None else self.outcome.time_s
+            for source in self.sources:
+                while self.read(source):
+                    pass
+            self._open.clear()
+            for name in ("stdout", "stderr"):
+                self._forward(name, b"")
         return self.status
 
-    def outcome(self) -> Outcome | None:
-        """Return what the worker wrote about its job; None if there is nothing."""
-        return read_outcome(self.answers, self.rank)
+    def stop(self, patience_s: float) -> None:
+        """Ask the worker to end, and have `poll` kill it after `patience_s`.
 
-    def terminate(self) -> None:
-        """Ask the worker to end; its data workers stay, so that it can save what it wants to save."""
+        Its data workers are not asked, so that it can save its work.
+        """
         if self.status is None:
+            self._kill_s = min(self._kill_s, time.monotonic() + patience_s)
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the worker and everything it started, at once."""
+        """Kill the worker and everything it started."""
         if self.status is None:
             self._signal_group(signal.SIGKILL)
 
     def close(self) -> None:
-        """Close the pipes."""
+        """Kill the worker, wait for its end and close the pipes; output that is still there is dropped."""
+        self.kill()
+        self._forward = lambda *_: None  # it may be what failed
+        end_s = time.monotonic() + _KILLED_S
+        while self.poll() is None and time.monotonic() < end_s:
+            time.sleep(0.01)
         for pipe in (self._popen.stdout, self._popen.stderr):
             if pipe is not None:
                 pipe.close()
+
+    def make_error(self) -> WorkerFailed:
+        """Return the error for this worker, which has failed."""
+        return make_error(self.rank, self.status, self.outcome)
 
     def _signal_group(self, number: int) -> None:
         with suppress(ProcessLookupError, PermissionError):

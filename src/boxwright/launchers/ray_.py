@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
@@ -25,14 +25,10 @@ from boxwright.core.log import get_logger
 from boxwright.core.world import World
 from boxwright.launchers.agent import serve
 from boxwright.launchers.base import WorkerSpec
-from boxwright.launchers.conductor import run_on_engine
-from boxwright.launchers.engine import Terms, check_workers
-from boxwright.launchers.files import check_files
-from boxwright.launchers.group import Patience
-from boxwright.launchers.payload import pack
+from boxwright.launchers.driver import run_on_engine
+from boxwright.launchers.engine import EngineLauncher
+from boxwright.launchers.network import check_reachable
 from boxwright.launchers.placement import fit_cores
-from boxwright.launchers.reach import check_reachable
-from boxwright.launchers.restart import Restart
 from boxwright.launchers.wire import Invitation, Listener
 
 T = TypeVar("T")
@@ -52,56 +48,26 @@ Parcels = tuple[tuple[str, tuple[Any, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RayLauncher:
+class RayLauncher(EngineLauncher):
     """Runs a job on the machines of a Ray cluster; Boxwright must be installed on each.
 
     Attributes:
-        address: the cluster, as `ray.init` takes it; None for the one in use or in RAY_ADDRESS, else for one of its
-            own on this machine.
-        cores_per_worker: Ray's CPUs for each worker; None for as many as all machines have room for.
-        spread: how workers are laid over machines.
-        min_workers: go on with as few where there is no room for all; None for all or nothing.
-        files: carried to every machine through Ray's object store; a worker asks `carried_file` where they are.
-        restart: how often all workers start again after one died or its machine was lost.
-        patience: how long workers may take to end when they are stopped.
-        room_timeout_s: how long to wait for room for all before fewer will do.
-        start_timeout_s: how long Ray may take to find room and start the agents.
+        address: the cluster, as `ray.init` takes it; None for the one in use or in RAY_ADDRESS, else for a new one on
+            this machine.
+        spread: how workers are distributed over machines.
+
+    `EngineLauncher` has the other attributes.
     """
 
     name: ClassVar[str] = "ray"
 
     address: str | None = None
-    cores_per_worker: int | None = None
     spread: Spread = "pack"
-    min_workers: int | None = None
-    files: tuple[Path, ...] = ()
-    restart: Restart = field(default_factory=Restart)
-    patience: Patience = field(default_factory=Patience)
-    room_timeout_s: float = 10.0
-    start_timeout_s: float = 120.0
 
     def __post_init__(self) -> None:
-        if self.cores_per_worker is not None and self.cores_per_worker < 1:
-            raise UsageError(f"cores_per_worker={self.cores_per_worker!r} is not possible. Use 1 or more, or None.")
+        EngineLauncher.__post_init__(self)  # super() does not work in a dataclass with slots
         if self.spread not in get_args(Spread):
             raise UsageError(f"spread={self.spread!r} is unknown. Choose from: {', '.join(get_args(Spread))}.")
-
-    @property
-    def _terms(self) -> Terms:
-        return Terms(
-            restart=self.restart,
-            patience=self.patience,
-            min_workers=self.min_workers,
-            start_timeout_s=self.start_timeout_s,
-        )
-
-    def notes(self, workers: int) -> list[str]:
-        """Return what a plan of so many workers should say.
-
-        Raises:
-            UsageError: `min_workers` does not fit them.
-        """
-        return self._terms.notes(workers)
 
     def run(self, job: Callable[[World], T], workers: Sequence[WorkerSpec]) -> T:
         """Call `job` in every worker with its world, and return the first worker's result.
@@ -110,19 +76,15 @@ class RayLauncher:
             UsageError: the workers contradict each other, the job can't be sent, or the cluster has no room.
             WorkerFailed: a worker failed; all are stopped.
         """
-        check_workers(workers, self._terms)
-        data = pack(job, "The job")
-        check_files(self.files)
+        data, size = self.pack_job(job, workers)
         with open_ray(self.address):
-            engine = _RayEngine(self, _put(self.files))
-            return cast(T, run_on_engine(data, workers, engine=engine, terms=self._terms))
+            if size:
+                _log.info("Sending %.1f MB to Ray's object store.", size / 1e6)
+            return cast(T, run_on_engine(data, workers, _RayEngine(self, _put(self.files)), self))
 
 
 def _put(files: Sequence[Path]) -> Parcels:
-    """Put files into the object store; they stay there as long as what is returned."""
-    if files:
-        size = check_files(files)
-        _log.info("Sending %.1f MB to Ray's object store.", size / 1e6)
+    """Put files into the object store, where they stay as long as the returned references."""
     parcels = []
     for path in files:
         chunks = []
@@ -252,41 +214,24 @@ class _RayEngine:
         return Listener(ray.util.get_node_ip_address())
 
     def place(self, invitation: Invitation, count: int, least: int, wait: Callable[[float], None]) -> "_RayPlacement":
-        start_s = time.monotonic()
-        patience_s = (
-            self.launcher.start_timeout_s
-            if least == count
-            else min(self.launcher.room_timeout_s, self.launcher.start_timeout_s)
-        )
+        launcher, start_s = self.launcher, time.monotonic()
+        end_s = start_s + launcher.wait_for_all_s(count, least)
         while True:
-            cpus = self._cpus(count)
-            group = self._reserve(count, cpus)
-            if self._is_ready(group, start_s + patience_s, wait):
+            cpus = launcher.cores_per_worker or max(1, fit_cores(_machines(), count))
+            group = placement_group([{"CPU": cpus}] * count, strategy=launcher.spread.upper())
+            while not (is_ready := group.wait(_TURN_S)) and time.monotonic() < end_s:
+                wait(0.01)
+            if is_ready:
                 return _RayPlacement(group, invitation, count, cpus, self.parcels)
             remove_placement_group(group)
             if count == least:
                 raise UsageError(
-                    f"Ray has no room for {count} workers with {cpus} CPUs each, spread={self.launcher.spread!r} after "
+                    f"Ray has no room for {count} workers with {cpus} CPUs each, spread={launcher.spread!r} after "
                     f"{time.monotonic() - start_s:.0f} s: its machines have {_machines()!r} CPUs, some perhaps in use. "
-                    "Ask for fewer, or say min_workers if fewer will do."
+                    "Ask for fewer, or set min_workers if fewer are enough."
                 )
             count -= 1
-            patience_s += 2.0
-
-    def _cpus(self, count: int) -> int:
-        machines = _machines()
-        wanted = self.launcher.cores_per_worker
-        return wanted if wanted is not None else max(1, fit_cores(machines, count))
-
-    def _reserve(self, count: int, cpus: int) -> PlacementGroup:
-        return placement_group([{"CPU": cpus}] * count, strategy=self.launcher.spread.upper())
-
-    def _is_ready(self, group: PlacementGroup, end_s: float, wait: Callable[[float], None]) -> bool:
-        while not group.wait(_TURN_S):
-            wait(0.01)
-            if time.monotonic() > end_s:
-                return False
-        return True
+            end_s += 2.0
 
 
 class _RayPlacement:

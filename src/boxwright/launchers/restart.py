@@ -1,4 +1,4 @@
-"""When the whole group of workers is started again."""
+"""Restarts all workers after one has died or lost the others."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """How often all workers are started again after one died or lost the others; a job's own exception ends it all.
+    """How often to restart all workers after one has died or lost the others; a job's own exception ends the run.
 
-    The job must find its way back by itself, from its last checkpoint: BOXWRIGHT_ATTEMPT counts the starts from 0.
+    The job must resume by itself, from its last checkpoint: BOXWRIGHT_ATTEMPT counts the starts from 0.
 
     Attributes:
-        max_restarts: how many times.
+        max_restarts: at most this often.
 
     Example:
         >>> Restart(max_restarts=2).run(lambda attempt: f"attempt {attempt}")
@@ -35,16 +35,15 @@ class Restart:
             raise UsageError(f"max_restarts={self.max_restarts!r} is not possible. Use 0 or more.")
 
     def notes(self) -> list[str]:
-        """Return the sentence about restarts for a plan; none where there are none."""
-        if not self.max_restarts:
-            return []
-        return [f"after a death all processes start again, {self.max_restarts} times at most"]
+        """Return the sentence about restarts for a plan; none without restarts."""
+        times = "once" if self.max_restarts == 1 else f"up to {self.max_restarts} times"
+        return [f"if a process dies, all are restarted, {times}"] if self.max_restarts else []
 
     def run(self, attempt: Callable[[int], T]) -> T:
-        """Call `attempt` with 0, 1, … until it returns, and return what it returned.
+        """Call `attempt` with 0, 1, … until it returns, and return its result.
 
         Raises:
-            WorkerFailed: it failed in a way that is not tried again, or too often.
+            WorkerFailed: the job raised, or there are no restarts left.
         """
         number = restarts = moves = 0
         while True:
@@ -54,15 +53,15 @@ class Restart:
                 first_line = str(error).partition("\n")[0]
                 if _port_was_taken(error) and moves < _PORT_TRIES:
                     moves += 1
-                    _log.info("%s Another port is tried.", first_line)
+                    _log.info("%s Trying another port.", first_line)
                 elif error.kind != "exception" and restarts < self.max_restarts:
                     restarts += 1
-                    _log.warning("%s All workers start again (%d of %d).", first_line, restarts, self.max_restarts)
+                    _log.warning("%s Restarting all workers (%d of %d).", first_line, restarts, self.max_restarts)
                 else:
                     raise
             number += 1
 
 
 def _port_was_taken(error: WorkerFailed) -> bool:
-    # Between our look for a free port and the first worker's use of it another program was quicker.
+    # Another program took the port between our check and the first worker's use of it.
     return error.kind == "communication" and "EADDRINUSE" in str(error)

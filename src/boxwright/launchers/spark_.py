@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
@@ -24,13 +24,9 @@ from boxwright.core.log import get_logger
 from boxwright.core.world import World
 from boxwright.launchers.agent import serve
 from boxwright.launchers.base import WorkerSpec
-from boxwright.launchers.conductor import run_on_engine
-from boxwright.launchers.engine import Terms, check_workers
-from boxwright.launchers.files import check_files
+from boxwright.launchers.driver import run_on_engine
+from boxwright.launchers.engine import EngineLauncher
 from boxwright.launchers.folder import launch_folder
-from boxwright.launchers.group import Patience
-from boxwright.launchers.payload import pack
-from boxwright.launchers.restart import Restart
 from boxwright.launchers.spark_session import FAILURES, LOOPBACK, open_spark
 from boxwright.launchers.wire import Invitation, Listener
 
@@ -38,7 +34,7 @@ T = TypeVar("T")
 
 _TURN_S = 0.25
 _LEAVE_S = 10.0
-_SLOWEST = 10e6  # bytes a second: tasks start only when their executor has the files
+_SLOWEST_BYTES_PER_S = 10e6
 _log = get_logger(__name__)
 
 Parcels = tuple[tuple[str, str], ...]
@@ -46,51 +42,20 @@ Parcels = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SparkLauncher:
-    """Runs a job on the executors of a Spark application; Boxwright must be installed where they are.
+class SparkLauncher(EngineLauncher):
+    """Runs a job on the executors of a Spark application; Boxwright must be installed on their machines.
+
+    `cores_per_worker` is `spark.task.cpus`.
 
     Attributes:
         master: Spark's master URL; None for the active session's, else for `local` on this machine.
-        cores_per_worker: `spark.task.cpus`; None for an even share of the executors' cores.
-        min_workers: go on with as few where there is no room for all; None for all or nothing.
-        files: carried to every executor by Spark; a worker asks `carried_file` where they are.
-        restart: how often all workers start again after one died or its executor was lost.
-        patience: how long workers may take to end when they are stopped.
-        room_timeout_s: how long to wait for room for all before fewer will do.
-        start_timeout_s: how long Spark may take to find room and start the tasks.
+
+    `EngineLauncher` has the other attributes.
     """
 
     name: ClassVar[str] = "spark"
 
     master: str | None = None
-    cores_per_worker: int | None = None
-    min_workers: int | None = None
-    files: tuple[Path, ...] = ()
-    restart: Restart = field(default_factory=Restart)
-    patience: Patience = field(default_factory=Patience)
-    room_timeout_s: float = 10.0
-    start_timeout_s: float = 120.0
-
-    def __post_init__(self) -> None:
-        if self.cores_per_worker is not None and self.cores_per_worker < 1:
-            raise UsageError(f"cores_per_worker={self.cores_per_worker!r} is not possible. Use 1 or more, or None.")
-
-    @property
-    def _terms(self) -> Terms:
-        return Terms(
-            restart=self.restart,
-            patience=self.patience,
-            min_workers=self.min_workers,
-            start_timeout_s=self.start_timeout_s,
-        )
-
-    def notes(self, workers: int) -> list[str]:
-        """Return what a plan of so many workers should say.
-
-        Raises:
-            UsageError: `min_workers` does not fit them.
-        """
-        return self._terms.notes(workers)
 
     def run(self, job: Callable[[World], T], workers: Sequence[WorkerSpec]) -> T:
         """Call `job` in every worker with its world, and return the first worker's result.
@@ -99,12 +64,11 @@ class SparkLauncher:
             UsageError: the workers contradict each other, the job can't be sent, or Spark has no room.
             WorkerFailed: a worker failed; all are stopped.
         """
-        check_workers(workers, self._terms)
-        data = pack(job, "The job")
-        size = check_files(self.files)
+        data, size = self.pack_job(job, workers)
         if size:
             _log.info("Sending %.1f MB through Spark.", size / 1e6)
-        terms = replace(self._terms, start_timeout_s=self.start_timeout_s + size / _SLOWEST)
+        # A task starts only when its executor has the files.
+        patient = replace(self, start_timeout_s=self.start_timeout_s + size / _SLOWEST_BYTES_PER_S)
         settings = _room_for(self.master, len(workers), self.cores_per_worker)
         with open_spark(self.master, suggested=settings) as context:
             granted = int(context.getConf().get("spark.task.cpus", "1"))
@@ -113,8 +77,7 @@ class SparkLauncher:
                     f"cores_per_worker={self.cores_per_worker!r}, but the active session was started with "
                     f"spark.task.cpus={granted}. Leave it out, or start the session with that setting."
                 )
-            engine = _SparkEngine(context, granted, self)
-            return cast(T, run_on_engine(data, workers, engine=engine, terms=terms))
+            return cast(T, run_on_engine(data, workers, _SparkEngine(context, granted, self), patient))
 
 
 def _room_for(master: str | None, workers: int, cores: int | None) -> dict[str, str]:
@@ -216,11 +179,7 @@ class _SparkEngine:
 
     def place(self, invitation: Invitation, count: int, least: int, wait: Callable[[float], None]) -> "_SparkPlacement":
         start_s = time.monotonic()
-        full_s = (
-            self.launcher.start_timeout_s
-            if least == count
-            else min(self.launcher.room_timeout_s, self.launcher.start_timeout_s)
-        )
+        full_s = self.launcher.wait_for_all_s(count, least)
         while (room := self._count_slots()) < count:
             waited_s = time.monotonic() - start_s
             if waited_s > full_s and room >= least:
@@ -229,8 +188,8 @@ class _SparkEngine:
             if waited_s > self.launcher.start_timeout_s:
                 raise UsageError(
                     f"Spark has room for {room} of {count} workers with {self.task_cpus} cores each after "
-                    f"{waited_s:.0f} s (master {self.context.master!r}). Ask for fewer, give it more executors, or say "
-                    "min_workers if fewer will do."
+                    f"{waited_s:.0f} s (master {self.context.master!r}). Ask for fewer, give it more executors, or set "
+                    "min_workers if fewer are enough."
                 )
             wait(_TURN_S)
         cpus = max(self.task_cpus, room * self.task_cpus // count)

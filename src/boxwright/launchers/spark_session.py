@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from boxwright.core.errors import UsageError
-from boxwright.launchers.reach import check_reachable
+from boxwright.launchers.network import check_reachable
 
 FAILURES = (Py4JError, PySparkException, OSError)
 """What Spark raises."""

@@ -1,22 +1,24 @@
-"""Messages between a driver and its agents on other machines, over sockets that know each other by a secret key."""
+"""Connections between a driver and its agents on other machines; both ends prove that they have the key."""
 
 import hmac
-import pickle
+import queue
 import secrets
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import struct
+import threading
+import time
+from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any
 
 from boxwright.core.errors import WorkerError
+from boxwright.core.log import get_logger
 
-_NONCE = 32
-_DIGEST = 32
-_HEAD = 8
-_CHUNK = 1 << 20
-_HANDSHAKE_S = 30.0
-_SILENCE_S = 30  # a machine that lost its power sends no word; after so long it counts as gone
+_SILENCE_S = 30  # a machine without power closes no connection; after this time it counts as lost
+_REFUSALS = (AuthenticationError, AssertionError, EOFError, OSError)  # AssertionError: not a challenge (Python 3.11)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,176 +30,100 @@ class Invitation:
     key: bytes = field(repr=False)
 
 
-class Channel:
-    """One end of a connection: whole messages in, whole messages out. A message is anything that pickles."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        """Take over a connected socket."""
-        self._sock = sock
-        self._buffer = bytearray()
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENCE_S // 3)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SILENCE_S // 6)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_S * 1000)
-
-    @property
-    def own_address(self) -> str:
-        """The address that this end is reached by from the other."""
-        return str(self._sock.getsockname()[0])
-
-    def fileno(self) -> int:
-        """Return the socket's descriptor, for `selectors`."""
-        return self._sock.fileno()
-
-    def send(self, message: object) -> None:
-        """Send one message, waiting until the other end has room for it.
-
-        Raises:
-            OSError: the other end is gone.
-        """
-        data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-        self.send_raw(len(data).to_bytes(_HEAD, "big") + data)
-
-    def send_raw(self, data: bytes) -> None:
-        """Send bytes as they are."""
-        self._sock.sendall(data)
-
-    def fill(self) -> None:
-        """Read once what has come.
-
-        Raises:
-            EOFError: the other end has closed, or is gone.
-        """
-        try:
-            data = self._sock.recv(_CHUNK)
-        except TimeoutError:
-            raise
-        except OSError as error:
-            raise EOFError(str(error)) from error
-        if not data:
-            raise EOFError("The other end has closed.")
-        self._buffer += data
-
-    def take_raw(self, count: int) -> bytes | None:
-        """Return the next bytes that have come; None if there are not yet that many."""
-        if len(self._buffer) < count:
-            return None
-        data = bytes(self._buffer[:count])
-        del self._buffer[:count]
-        return data
-
-    def take(self) -> Iterator[Any]:
-        """Yield the whole messages that have come."""
-        while len(self._buffer) >= _HEAD:
-            end = _HEAD + int.from_bytes(self._buffer[:_HEAD], "big")
-            if len(self._buffer) < end:
-                return
-            data = bytes(memoryview(self._buffer)[_HEAD:end])
-            del self._buffer[:end]
-            yield pickle.loads(data)  # only after the handshake: whoever sends it has the key
-
-    def close(self) -> None:
-        """Close the connection."""
-        with suppress(OSError):
-            self._sock.close()
-
-
 class Listener:
-    """Where agents call: it lets in only those with the key. Nothing in it ever waits for a stranger."""
+    """Accepts agents that have the key, in threads of its own: a silent stranger holds up nobody."""
 
     def __init__(self, host: str, *, bind: str | None = None) -> None:
         """Listen on a free port.
 
         Args:
-            host: the address or name that agents find this machine by.
-            bind: the address to listen on, if another.
+            host: the address or name under which agents reach this machine.
+            bind: the address to listen on, if it is a different one.
         """
-        self._server = _listen(host if bind is None else bind)
-        self._key = secrets.token_bytes(_NONCE)
-        self.invitation = Invitation(host=host, port=int(self._server.getsockname()[1]), key=self._key)
-        self._nonces: dict[Channel, bytes] = {}
+        address = host if bind is None else bind
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._server = socket.create_server((address, 0), family=family, backlog=1024)
+        self.invitation = Invitation(host=host, port=int(self._server.getsockname()[1]), key=secrets.token_bytes(32))
+        self._arrived: queue.SimpleQueue[tuple[Connection, Any]] = queue.SimpleQueue()
+        self._closed = False
+        threading.Thread(target=self._accept, daemon=True).start()
 
-    def fileno(self) -> int:
-        """Return the socket's descriptor, for `selectors`."""
-        return self._server.fileno()
-
-    def greet(self) -> Channel:
-        """Return the connection of somebody who called, still a stranger: `admit` decides."""
-        sock, _ = self._server.accept()
-        channel = Channel(sock)
-        self._nonces[channel] = secrets.token_bytes(_NONCE)
-        with suppress(OSError):
-            channel.send_raw(self._nonces[channel])
-        return channel
-
-    def admit(self, channel: Channel) -> bool:
-        """Return whether a caller has shown the key by now.
-
-        Raises:
-            PermissionError: it has shown a wrong one.
-        """
-        if channel not in self._nonces:
-            return True
-        answer = channel.take_raw(_DIGEST + _NONCE)
-        if answer is None:
-            return False
-        nonce = self._nonces.pop(channel)
-        if not hmac.compare_digest(answer[:_DIGEST], _sign(self._key, b"agent", nonce)):
-            raise PermissionError("A caller without the key was turned away.")
-        channel.send_raw(_sign(self._key, b"driver", answer[_DIGEST:]))
-        return True
+    def take(self, timeout_s: float) -> tuple[Connection, Any] | None:
+        """Return the next agent's connection and its first message; None if none comes in time."""
+        try:
+            return self._arrived.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening, and close the connections that nobody took."""
+        self._closed = True
+        with suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)  # wakes the thread
         self._server.close()
+        while arrived := self.take(0):
+            arrived[0].close()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                sock, _ = self._server.accept()
+                threading.Thread(target=self._admit, args=(_connect(sock),), daemon=True).start()
+            except OSError:  # closed, the caller has left, or too many files are open
+                time.sleep(0.1)
+
+    def _admit(self, connection: Connection) -> None:
+        key = self.invitation.key
+        try:
+            deliver_challenge(connection, _derive(key, b"agent"))
+            answer_challenge(connection, _derive(key, b"driver"))
+            self._arrived.put((connection, connection.recv()))
+        except _REFUSALS as error:
+            connection.close()
+            _log.debug("Refused a connection: %s", error or type(error).__name__)
+        if self._closed:
+            self.close()
 
 
-def call(invitation: Invitation) -> Channel:
-    """Return a connection to the driver, each end sure of the other.
+def call(invitation: Invitation) -> tuple[Connection, str]:
+    """Return a connection to the driver, and this machine's address on it.
 
     Raises:
-        WorkerError: nobody with the key is there.
+        WorkerError: the driver can't be reached, or what listens there does not have the key.
     """
     try:
-        sock = socket.create_connection((invitation.host, invitation.port), timeout=_HANDSHAKE_S)
-        channel = Channel(sock)
-        with _closed_on_error(channel):
-            nonce = _receive(channel, _NONCE)
-            own = secrets.token_bytes(_NONCE)
-            channel.send_raw(_sign(invitation.key, b"agent", nonce) + own)
-            if not hmac.compare_digest(_receive(channel, _DIGEST), _sign(invitation.key, b"driver", own)):
-                raise PermissionError("Something else listens there.")
-    except (OSError, EOFError) as error:
+        sock = socket.create_connection((invitation.host, invitation.port), timeout=_SILENCE_S)
+        address = str(sock.getsockname()[0])
+        connection = _connect(sock)
+        try:
+            answer_challenge(connection, _derive(invitation.key, b"agent"))
+            deliver_challenge(connection, _derive(invitation.key, b"driver"))
+        except BaseException:
+            connection.close()
+            raise
+    except _REFUSALS as error:
         raise WorkerError(
             f"The driver at {invitation.host}:{invitation.port} can't be reached from {socket.gethostname()!r}: "
-            f"{error}. "
+            f"{error or type(error).__name__}. "
             "Workers must be able to open connections to the machine that starts them."
         ) from error
+    return connection, address
+
+
+def _connect(sock: socket.socket) -> Connection:
+    """Return a connection over a socket that notices when the other machine is gone."""
     sock.settimeout(None)
-    return channel
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENCE_S // 3)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SILENCE_S // 6)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_S * 1000)
+    # For the handshake, and inside a message: callers wait for a message's first byte with `poll` or `wait`.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _SILENCE_S, 0))
+    return Connection(sock.detach())
 
 
-def _listen(host: str) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, 0), family=family, backlog=1024)
-
-
-def _sign(key: bytes, role: bytes, nonce: bytes) -> bytes:
-    return hmac.digest(key, role + nonce, "sha256")
-
-
-def _receive(channel: Channel, count: int) -> bytes:
-    while (data := channel.take_raw(count)) is None:
-        channel.fill()
-    return data
-
-
-@contextmanager
-def _closed_on_error(channel: Channel) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        channel.close()
-        raise
+def _derive(key: bytes, role: bytes) -> bytes:
+    """Return the key by which one side proves itself: its proofs are worthless to the other side's impostors."""
+    return hmac.digest(key, role, "sha256")

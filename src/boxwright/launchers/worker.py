@@ -1,7 +1,8 @@
 """The far end: one worker's process, from a bare interpreter to the job's result.
 
-`python -m boxwright.launchers.worker FOLDER ATTEMPT`, started by a launcher with the worker's environment. Whatever
-reads the mask or the environment only once (OpenMP, so torch, numpy and OpenCV) is imported after both are set.
+`python -m boxwright.launchers.worker FOLDER OUTCOME_FILE`, started by a launcher with the worker's environment.
+Libraries that read the affinity mask or the environment only once (OpenMP, so torch, numpy and OpenCV) are imported
+after both are set.
 """
 
 import atexit
@@ -30,17 +31,16 @@ _AFTER_FAILURE_S = 2
 
 
 def main() -> None:
-    """Run the job that lies in the folder of the command line, and end this process."""
-    folder, attempt = Path(sys.argv[1]), sys.argv[2]
+    """Run the job in the folder on the command line, and end this process."""
+    folder, file = Path(sys.argv[1]), Path(sys.argv[2])
     start = json.loads((folder / "start.json").read_text(encoding="utf-8"))
     die_with(start["parent"], signal.SIGKILL)
     guard = guard_children()
-    answers, rank = folder / attempt, int(os.environ["RANK"])
     try:
         _settle_in(start)
-        _work(folder, answers, start["main"])
+        _work(folder, file, start["main"])
     except BaseException as error:  # noqa: BLE001  the border where a failure becomes a message
-        _report(answers, rank, error, main_by_name=start["main"] is not None)
+        _report(file, error, main_by_name=start["main"] is not None)
         status = 1
     else:
         status = 0
@@ -48,16 +48,16 @@ def main() -> None:
 
 
 def die_with(parent: int, number: int) -> None:
-    """Have the kernel send this process a signal when its parent dies, and end it if that has happened already."""
+    """Have the kernel signal this process when its parent dies; end it if the parent is dead already."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def guard_children() -> int:
-    """Start a process that ends all this process has started as soon as it dies; return the guard's number.
+    """Start a guard process that kills all this process has started as soon as it dies; return the guard's id.
 
-    Data workers would otherwise outlive a worker that was killed, some for seconds, some for ever.
+    Data workers would otherwise outlive a killed worker, some for seconds, some forever.
     """
     leader = os.getpid()
     if os.getpgrp() != leader:
@@ -65,7 +65,7 @@ def guard_children() -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
     guard = os.fork()
     if guard == 0:
-        os.closerange(0, 64)  # an open pipe would look as if the worker still had something to say
+        os.closerange(0, 64)  # the launcher reads the worker's pipes until all ends are closed
         signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGUSR2)
         if os.getppid() == leader:
@@ -77,7 +77,7 @@ def guard_children() -> int:
 
 
 def _settle_in(start: dict[str, Any]) -> None:
-    """Take the worker's cores, search path and arguments."""
+    """Set the worker's cores, search path and arguments."""
     cores = World.from_env(os.environ).cores
     if cores:
         os.sched_setaffinity(0, cores)
@@ -93,11 +93,10 @@ def _settle_in(start: dict[str, Any]) -> None:
     faulthandler.enable()
 
 
-def _work(folder: Path, answers: Path, main_module: dict[str, str] | None) -> None:
+def _work(folder: Path, file: Path, main_module: dict[str, str] | None) -> None:
     world = World.from_env(os.environ)
     if main_module is not None:
-        # Imported only here: `subprocess` has no need of it.
-        from multiprocessing.spawn import prepare
+        from multiprocessing.spawn import prepare  # `subprocess` does not need it
 
         os.environ[IMPORTING_MAIN] = "1"
         prepare(main_module)
@@ -109,30 +108,30 @@ def _work(folder: Path, answers: Path, main_module: dict[str, str] | None) -> No
         if end.code not in (None, 0):
             raise
         value = None
-    write_result(answers, world.rank, value, main_by_name=main_module is not None)
+    write_result(file, value if world.is_first else None, main_by_name=main_module is not None)
 
 
-def _report(answers: Path, rank: int, error: BaseException, *, main_by_name: bool) -> None:
+def _report(file: Path, error: BaseException, *, main_by_name: bool) -> None:
     # The first two frames are this file's.
     frames = error.__traceback__ and error.__traceback__.tb_next
     error.__traceback__ = frames and (frames.tb_next or frames)
     try:
-        write_failure(answers, rank, error, main_by_name=main_by_name)
-    except OSError:  # a full disk: the words at least
+        write_failure(file, error, main_by_name=main_by_name)
+    except OSError:  # a full disk: print it at least
         traceback.print_exception(error)
 
 
 def _end(status: int, guard: int) -> None:
-    """Clean up and end this process. What fails now is shown, but changes nothing: the outcome is written."""
+    """Clean up and end this process. An error here is printed but changes nothing: the outcome is written."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     try:
         if status == 0:
             _join_threads()
-            signal.alarm(_LEAVE_S)  # a back end that waits for the others here must not hold them up
+            signal.alarm(_LEAVE_S)  # a back end that waits for its peers here must not hold them up
             _leave_group()
             signal.alarm(0)
         else:
-            signal.alarm(_AFTER_FAILURE_S)  # the others wait for news
+            signal.alarm(_AFTER_FAILURE_S)  # the launcher waits for this worker's end
         atexit._run_exitfuncs()
     except BaseException:  # noqa: BLE001
         traceback.print_exc()
@@ -142,20 +141,20 @@ def _end(status: int, guard: int) -> None:
     with suppress(OSError):
         os.kill(guard, signal.SIGKILL)
         os.waitpid(guard, 0)
-    # Interpreter shutdown is skipped: torch's threads abort in it now and then, after all work is done.
+    # Interpreter shutdown is skipped: torch's threads sometimes abort in it, after all work is done.
     os._exit(status)
 
 
 def _join_threads() -> None:
-    """Wait for threads that the job left to finish something, as the interpreter would."""
+    """Wait for threads that the job left running, as the interpreter would."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
 
 
 def _leave_group() -> None:
-    """Leave torch's process group if the job has not; torch is not imported for it."""
-    gc.collect()  # DDP's hooks must be gone first, or torch aborts
+    """Leave torch's process group if the job has not, without importing torch."""
+    gc.collect()  # torch aborts while DDP's hooks are alive
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()

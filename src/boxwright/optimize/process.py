@@ -2,12 +2,12 @@
 
 import json
 import os
-import selectors
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from boxwright.core.world import World
 from boxwright.launchers.base import WorkerSpec
 from boxwright.launchers.folder import launch_folder
 from boxwright.launchers.interrupts import Interrupts
-from boxwright.launchers.outcome import make_error, read_result
+from boxwright.launchers.outcome import read_result
 from boxwright.launchers.payload import pack
 from boxwright.launchers.process import WorkerProcess, write_start
 
@@ -161,14 +161,9 @@ class Child:
             threads=limits.threads,
             env=(("TMPDIR", str(home / "tmp")),),  # what a converter leaves there goes with the child
         )
-        self._process = WorkerProcess(spec, home, attempt=0, master_port=_PORT)
+        self._process = WorkerProcess(spec, home, self._write_log, master_port=_PORT)
         with suppress(OSError):  # if memory runs out, the kernel shall take the child, not its parent
             Path(f"/proc/{self._process.pid}/oom_score_adj").write_text("1000", encoding="ascii")
-        self._selector = selectors.DefaultSelector()
-        for fd in self._process.streams.values():
-            os.set_blocking(fd, False)
-            self._selector.register(fd, selectors.EVENT_READ, "log")
-        self._selector.register(self._answer, selectors.EVENT_READ, "answer")
 
     def result(self) -> Any:
         """Wait for the job's end and return its result.
@@ -179,7 +174,8 @@ class Child:
         while self._turn() is None:
             pass
         self._check()
-        return read_result(self._process.answers)
+        assert self._process.outcome is not None
+        return read_result(self._process.outcome)
 
     def ask(self, question: Mapping[str, Any]) -> Any:
         """Send a question to the job (see `Channel.answer`) and return its answer.
@@ -239,11 +235,6 @@ class Child:
         """End the process and all it has started, and close its files; closing twice is allowed."""
         if self._log.closed:
             return
-        self._process.kill()
-        while self._process.poll() is None:
-            self._pump(_TURN_S)
-        self._pump(0)
-        self._selector.close()
         self._process.close()
         os.close(self._ask)
         os.close(self._answer)
@@ -277,35 +268,33 @@ class Child:
 
     def _pump(self, timeout_s: float) -> None:
         """Take in all that can be read; wait so long for the first of it."""
-        while ready := self._selector.select(timeout_s):
+        while ready := wait([self._answer, *self._process.sources], timeout_s):
             timeout_s = 0
-            for key, _ in ready:
-                data = os.read(key.fd, 1 << 16)
-                if not data:
-                    self._selector.unregister(key.fd)
-                elif key.data == "answer":
-                    self._told += data
-                else:
-                    self._log.write(data)
-                    self._log.flush()
+            for fd in ready:
+                if fd == self._answer:
+                    self._told += os.read(self._answer, 1 << 16)
+                elif isinstance(fd, int):
+                    self._process.read(fd)
 
     def _check(self) -> None:
         """Raise if the job was not done."""
         if self._over is not None:
             self._write_reason(self._over)
             raise ChildFailed(self._over, stage=self.stage)
-        outcome, status = self._process.outcome(), self._process.status
+        outcome, status = self._process.outcome, self._process.status
         if outcome is None:
             self._write_reason(_describe(status))
             raise ChildFailed(_describe(status), stage=self.stage)
         if not outcome.ok:
             self._write_reason(outcome.trace)
-            error = make_error(self._process.answers, self._process.rank, status)
-            raise ChildFailed(outcome.sentence, stage=self.stage, cause=error.__cause__)
+            raise ChildFailed(outcome.sentence, stage=self.stage, cause=self._process.make_error().__cause__)
 
     def _write_reason(self, text: str) -> None:
         """Add what the parent knows: a child that hangs or is killed says nothing itself."""
-        self._log.write(f"[{self.stage}] {text}\n".encode())
+        self._write_log("reason", f"[{self.stage}] {text}\n".encode())
+
+    def _write_log(self, _: str, data: bytes) -> None:
+        self._log.write(data)
         self._log.flush()
 
 

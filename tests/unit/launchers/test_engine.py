@@ -1,62 +1,23 @@
-"""A launch on an engine, with a fake engine whose machines are threads of this test."""
+"""A launch on an engine, with a fake one whose machines are threads of this test."""
 
+import atexit
 import os
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.fake_engine import FakeEngine
 
 from boxwright.core.cpu import Core, Cpu
 from boxwright.core.errors import UsageError
 from boxwright.core.world import World
-from boxwright.launchers.agent import find_interface, serve
 from boxwright.launchers.base import WorkerFailed, WorkerSpec
-from boxwright.launchers.conductor import run_on_engine
-from boxwright.launchers.engine import Terms
-from boxwright.launchers.payload import pack
-from boxwright.launchers.placement import fit_cores, make_workers_anywhere, settle_here
+from boxwright.launchers.engine import EngineLauncher
+from boxwright.launchers.files import carried_file
+from boxwright.launchers.placement import fit_cores, settle_here
 from boxwright.launchers.restart import Restart
-from boxwright.launchers.wire import Invitation, Listener
-
-
-class FakeEngine:
-    """Agents in threads, on machines that are only names."""
-
-    def __init__(self, machines: list[str]) -> None:
-        self.machines = machines
-        self.cpus = 1
-        self.count = 0
-        self.starts = 0
-        self._threads: list[threading.Thread] = []
-
-    def listen(self) -> Listener:
-        return Listener("127.0.0.1")
-
-    def place(self, invitation: Invitation, count: int, least: int, wait: Callable[[float], None]) -> "FakeEngine":
-        self.starts += 1
-        self.count = min(count, len(self.machines))
-        if self.count < least:
-            raise UsageError(f"There is room for {self.count} of {count}.")
-        self._threads = [
-            threading.Thread(target=serve, args=(invitation, slot, node))
-            for slot, node in enumerate(self.machines[: self.count])
-        ]
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def failure(self) -> str | None:
-        return None
-
-    def close(self) -> None:
-        for thread in self._threads:
-            thread.join()
-
-
-def run(engine: FakeEngine, job: Callable[[World], object], count: int, **terms: object) -> object:
-    return run_on_engine(pack(job, "The job"), make_workers_anywhere(count), engine=engine, terms=Terms(**terms))  # type: ignore[arg-type]
 
 
 def test_ranks_of_one_machine_follow_each_other_whatever_the_order_of_slots(tmp_path: Path):
@@ -64,7 +25,7 @@ def test_ranks_of_one_machine_follow_each_other_whatever_the_order_of_slots(tmp_
         place = (world.node_rank, world.local_rank, world.local_world_size)
         (tmp_path / str(world.rank)).write_text(repr(place))
 
-    run(FakeEngine(["a", "b", "a"]), job, 3)
+    FakeEngine(["a", "b", "a"]).run(job, 3)
 
     places = [(tmp_path / str(rank)).read_text() for rank in range(3)]
     assert places == ["(0, 0, 2)", "(0, 1, 2)", "(1, 0, 1)"]
@@ -74,9 +35,9 @@ def test_fewer_machines_make_a_smaller_world_where_allowed():
     def job(world: World) -> int:
         return world.world_size
 
-    assert run(FakeEngine(["a", "b"]), job, 3, min_workers=2) == 2
+    assert FakeEngine(["a", "b"]).run(job, 3, min_workers=2) == 2
     with pytest.raises(UsageError, match="room for 2 of 3"):
-        run(FakeEngine(["a", "b"]), job, 3)
+        FakeEngine(["a", "b"]).run(job, 3)
 
 
 def test_a_restart_asks_the_engine_again():
@@ -87,50 +48,79 @@ def test_a_restart_asks_the_engine_again():
             os._exit(1)
         return os.environ["BOXWRIGHT_ATTEMPT"]
 
-    assert run(engine, job, 1, restart=Restart(max_restarts=1)) == "1"
+    assert engine.run(job, 1, restart=Restart(max_restarts=1)) == "1"
     assert engine.starts == 2
 
 
-def test_agents_that_never_call_are_told():
-    class Silent(FakeEngine):
-        def place(self, invitation: Invitation, count: int, least: int, wait: Callable[[float], None]) -> FakeEngine:
-            self.count = count
-            return self
-
-    with pytest.raises(WorkerFailed, match=r"Only 0 of 2 agents have called within 0\.5 s") as caught:
-        run(Silent(["a", "b"]), lambda world: None, 2, start_timeout_s=0.5)
+def test_agents_that_never_call_end_the_launch():
+    with pytest.raises(WorkerFailed, match=r"Only 0 of 2 agents .* 0\.5 s") as caught:
+        FakeEngine(["a", "b"], calls=False).run(lambda world: None, 2, start_timeout_s=0.5)
     assert caught.value.kind == "death"
 
 
-def test_what_the_engine_says_of_a_lost_agent_is_told():
-    class Broken(FakeEngine):
-        def place(self, invitation: Invitation, count: int, least: int, wait: Callable[[float], None]) -> FakeEngine:
-            self.count = count
-            return self
-
-        def failure(self) -> str | None:
-            return "No module named 'boxwright'"
-
-    with pytest.raises(WorkerFailed, match="An agent was lost before its worker started: No module named 'boxwright'"):
-        run(Broken(["a"]), lambda world: None, 1)
+def test_the_engines_message_about_a_lost_agent_is_shown():
+    engine = FakeEngine(["a"], calls=False, lost="No module named 'boxwright'")
+    with pytest.raises(WorkerFailed, match=r"agent was lost .*: No module named 'boxwright'"):
+        engine.run(lambda world: None, 1)
 
 
 @pytest.mark.parametrize(
-    ("terms", "sentence"),
-    [({"min_workers": 3}, "min_workers=3 does not fit 2 workers"), ({"start_timeout_s": 0}, "leaves no time to start")],
+    ("settings", "fact"),
+    [
+        ({"min_workers": 3}, "min_workers=3 .* 2 workers"),
+        ({"start_timeout_s": 0}, "start_timeout_s=0"),
+        ({"cores_per_worker": 0}, "cores_per_worker=0"),
+    ],
 )
-def test_terms_that_contradict_the_workers_are_refused(terms: dict[str, object], sentence: str):
-    with pytest.raises(UsageError, match=sentence):
-        run(FakeEngine(["a", "b"]), lambda world: None, 2, **terms)
+def test_settings_that_contradict_the_workers_are_refused(settings: dict[str, Any], fact: str):
+    with pytest.raises(UsageError, match=fact):
+        FakeEngine(["a", "b"]).run(lambda world: None, 2, **settings)
 
 
-def test_a_plan_is_told_of_restarts_and_of_fewer_workers():
-    terms = Terms(restart=Restart(max_restarts=2), min_workers=1)
-    assert terms.notes(4) == [
-        "after a death all processes start again, 2 times at most",
-        "where there is no room for 4 processes, 1 will do; numbers change a little then",
-    ]
-    assert Terms(min_workers=4).notes(4) == []
+def test_a_plan_shows_restarts_and_fewer_workers():
+    restarts, fewer = EngineLauncher(restart=Restart(max_restarts=2), min_workers=1).notes(4)
+    assert "up to 2 times" in restarts
+    assert "without room for 4 processes, 1" in fewer
+    assert EngineLauncher(min_workers=4).notes(4) == []
+
+
+def no_space(folder: Path) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_machine_without_room_for_the_files_is_an_error():
+    with pytest.raises(WorkerFailed, match=r"No space left on device.* set TMPDIR") as caught:
+        FakeEngine(["a", "a"], bring=no_space).run(lambda world: None, 2)
+    assert caught.value.kind == "exception"
+
+
+def bring_word(folder: Path) -> None:
+    (folder / "word").write_text("hello")
+
+
+def test_workers_find_the_files_which_are_gone_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    engine = FakeEngine(["a", "a"], bring=bring_word)
+
+    assert engine.run(lambda world: carried_file("word").read_text(), 2) == "hello"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_of_two_machines_is_not_blamed_for_an_error_that_another_is_still_reporting(tmp_path: Path):
+    def job(world: World) -> None:
+        if world.rank == 0:
+            wait_for(tmp_path / "reported")
+            raise RuntimeError("[third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer")
+        atexit.register(threading.Event().wait, 60)
+        atexit.register((tmp_path / "reported").touch)  # called first
+        raise ValueError("the reason")
+
+    def wait_for(file: Path) -> None:
+        while not file.exists():
+            threading.Event().wait(0.01)
+
+    with pytest.raises(WorkerFailed, match="Worker 1 failed: ValueError: the reason"):
+        FakeEngine(["a", "b"]).run(job, 2)
 
 
 CPU = Cpu(
@@ -166,7 +156,3 @@ def test_a_worker_gets_cores_of_the_machine_where_it_lands(
 )
 def test_workers_get_as_many_cpus_as_all_machines_have_room_for(machines: list[int], workers: int, cpus: int):
     assert fit_cores(machines, workers) == cpus
-
-
-def test_an_address_that_nobody_has_belongs_to_no_interface():
-    assert find_interface("203.0.113.77") is None

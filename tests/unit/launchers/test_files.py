@@ -5,23 +5,14 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from boxwright.core.errors import UsageError
-from boxwright.core.world import World
-from boxwright.launchers.agent import serve
-from boxwright.launchers.base import WorkerFailed
-from boxwright.launchers.conductor import run_on_engine
-from boxwright.launchers.engine import Terms
-from boxwright.launchers.files import Bring, carried_file, check_files, receiving
+from boxwright.launchers.files import carried_file, check_files, receiving
 from boxwright.launchers.folder import cache_folder, launch_folder, shared_folder
-from boxwright.launchers.payload import pack
-from boxwright.launchers.placement import make_workers_anywhere
-from boxwright.launchers.wire import Invitation, Listener
 
 
 @pytest.fixture(autouse=True)
@@ -154,53 +145,3 @@ def test_the_cache_can_be_moved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert cache_folder("data") == tmp_path / "data"
     monkeypatch.delenv("BOXWRIGHT_CACHE")
     assert cache_folder("data") == Path.home() / ".cache" / "boxwright" / "data"
-
-
-class Carrier:
-    """An engine whose agents are threads, and which brings files."""
-
-    def __init__(self, bring: Bring) -> None:
-        self.count, self.cpus = 2, 1
-        self._bring = bring
-        self._threads: list[threading.Thread] = []
-
-    def listen(self) -> Listener:
-        return Listener("127.0.0.1")
-
-    def place(self, invitation: Invitation, count: int, least: int, wait: Callable[[float], None]) -> "Carrier":
-        self._threads = [threading.Thread(target=serve, args=(invitation, n, "a", self._bring)) for n in range(count)]
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def failure(self) -> str | None:
-        return None
-
-    def close(self) -> None:
-        for thread in self._threads:
-            thread.join()
-
-
-def read(_: World) -> str:
-    return carried_file("word").read_text()
-
-
-def copy(folder: Path, *, word: str) -> None:
-    (folder / "word").write_text(word)
-
-
-def test_a_worker_on_an_engine_finds_the_files(own_folder: Path):
-    engine = Carrier(partial(copy, word="hello"))
-
-    assert run_on_engine(pack(read, "It"), make_workers_anywhere(2), engine=engine, terms=Terms()) == "hello"
-    assert list(own_folder.iterdir()) == []
-
-
-def no_room(folder: Path) -> None:
-    raise OSError(28, "No space left on device")
-
-
-def test_a_machine_without_room_for_the_files_says_so():
-    with pytest.raises(WorkerFailed, match=r"could not be brought .* No space left on device.* set TMPDIR") as caught:
-        run_on_engine(pack(read, "It"), make_workers_anywhere(2), engine=Carrier(no_room), terms=Terms())
-    assert caught.value.kind == "exception"

@@ -1,43 +1,20 @@
 import io
-import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from boxwright.launchers.output import Relay, write
 
 
-class Pipe:
-    """A relay and the worker's end of its pipe."""
-
-    def __init__(self, prefix: str) -> None:
-        reader, self.writer = os.pipe()
-        os.set_blocking(reader, False)
-        self.relay = Relay(reader, "stdout", prefix)
-
-    def send(self, data: bytes) -> None:
-        os.write(self.writer, data)
-        while self.relay.pump():
-            pass
+@pytest.fixture
+def relay() -> Relay:
+    return Relay("stdout", "[1] ")
 
 
 @pytest.fixture
-def pipe() -> Iterator[Pipe]:
-    yield from open_pipe("[1] ")
-
-
-@pytest.fixture
-def plain() -> Iterator[Pipe]:
-    yield from open_pipe("")
-
-
-def open_pipe(prefix: str) -> Iterator[Pipe]:
-    opened = Pipe(prefix)
-    yield opened
-    os.close(opened.relay.fd)
-    if opened.writer >= 0:
-        os.close(opened.writer)
+def plain() -> Relay:
+    return Relay("stdout", "")
 
 
 @pytest.fixture
@@ -46,65 +23,58 @@ def shown(capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
     return lambda: capsys.readouterr().out
 
 
-def test_whole_lines_come_out_behind_the_prefix(pipe: Pipe, shown: Callable[[], str]):
-    pipe.send(b"one\ntwo\r\nthr")
+def test_whole_lines_come_out_behind_the_prefix(relay: Relay, shown: Callable[[], str]):
+    relay.feed(b"one\ntwo\r\nthr")
     assert shown() == "[1] one\n[1] two\r\n"
 
-    pipe.send(b"ee\n\n")
+    relay.feed(b"ee\n\n")
     assert shown() == "[1] three\n[1] \n"
 
 
-def test_the_last_line_needs_no_end(pipe: Pipe, shown: Callable[[], str]):
-    pipe.send(b"one\ntwo")
-    pipe.relay.finish()
+def test_the_last_line_needs_no_end(relay: Relay, shown: Callable[[], str]):
+    relay.feed(b"one\ntwo")
+    relay.feed(b"")
 
     assert shown() == "[1] one\n[1] two\n"
 
 
-def test_a_progress_bar_moves_without_line_ends(pipe: Pipe, shown: Callable[[], str]):
-    pipe.send(b"\r10 %\r20 %\r")
+def test_a_progress_bar_moves_without_line_ends(relay: Relay, shown: Callable[[], str]):
+    relay.feed(b"\r10 %\r20 %\r")
     assert shown() == "[1] 10 %\r"
 
-    pipe.send(b"\n")
+    relay.feed(b"\n")
     assert shown() == "[1] 20 %\r\n"
 
 
-def test_bytes_that_are_no_text_are_replaced(pipe: Pipe, plain: Pipe, shown: Callable[[], str]):
-    for each in (pipe, plain):
-        each.send(b"a\xffb\n")
+def test_bytes_that_are_not_text_are_replaced(relay: Relay, plain: Relay, shown: Callable[[], str]):
+    for each in (relay, plain):
+        each.feed(b"a\xffb\n")
 
     assert shown() == "[1] a\ufffdb\na\ufffdb\n"
 
 
-def test_a_letter_cut_in_two_is_put_together(pipe: Pipe, plain: Pipe, shown: Callable[[], str]):
-    for each in (pipe, plain):
-        each.send("ö\n".encode()[:1])
-        each.send("ö\n".encode()[1:])
+def test_a_letter_cut_in_two_is_put_together(relay: Relay, plain: Relay, shown: Callable[[], str]):
+    for each in (relay, plain):
+        each.feed("ö\n".encode()[:1])
+        each.feed("ö\n".encode()[1:])
 
     assert shown() == "[1] ö\nö\n"
 
 
-def test_without_a_prefix_everything_comes_out_at_once(plain: Pipe, shown: Callable[[], str]):
-    plain.send(b"no end yet")
+def test_without_a_prefix_everything_comes_out_at_once(plain: Relay, shown: Callable[[], str]):
+    plain.feed(b"no end yet")
     assert shown() == "no end yet"
 
-    plain.send(b"\xc3")
-    plain.relay.finish()
+    plain.feed(b"\xc3")
+    plain.feed(b"")
     assert shown() == "\ufffd"
 
 
-def test_a_line_without_end_does_not_fill_the_memory(pipe: Pipe, shown: Callable[[], str]):
+def test_a_line_without_end_does_not_fill_the_memory(relay: Relay, shown: Callable[[], str]):
     for _ in range(40):
-        pipe.send(b"x" * 10_000)
+        relay.feed(b"x" * 10_000)
 
     assert 400_000 - shown().count("x") <= 1 << 16
-
-
-def test_the_end_and_a_pause_are_told_apart(pipe: Pipe):
-    assert pipe.relay.pump() is None
-    os.close(pipe.writer)
-    pipe.writer = -1
-    assert pipe.relay.pump() == 0
 
 
 def test_a_stream_with_few_letters_gets_what_it_can_show(monkeypatch: pytest.MonkeyPatch):

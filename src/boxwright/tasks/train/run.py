@@ -20,7 +20,7 @@ from boxwright.core.config import to_yaml
 from boxwright.core.errors import BoxwrightError, CheckpointError, UsageError
 from boxwright.core.files import locked
 from boxwright.core.log import get_logger
-from boxwright.launchers.group import Patience
+from boxwright.launchers.supervisor import Patience
 from boxwright.tasks.train.archive import pack
 from boxwright.tasks.train.config import TrainConfig
 from boxwright.tasks.train.full_disk import writing_to

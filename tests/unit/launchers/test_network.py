@@ -1,11 +1,11 @@
-"""Addresses at which nobody listens are told at once."""
+"""Free ports, interfaces, and addresses that refuse connections."""
 
 import socket
 
 import pytest
 
 from boxwright.core.errors import UsageError
-from boxwright.launchers.reach import check_reachable
+from boxwright.launchers.network import check_reachable, find_interface
 
 
 @pytest.fixture
@@ -21,13 +21,17 @@ def test_one_of_several_that_listens_is_enough(closed_port: int) -> None:
         check_reachable("address", "x", ["127.0.0.1"], port=port)
 
 
-def test_where_nobody_listens_the_address_is_named(closed_port: int) -> None:
+def test_an_address_that_refuses_connections_is_named(closed_port: int) -> None:
     place = f"127.0.0.1:{closed_port}"
-    with pytest.raises(UsageError, match=f"Nobody listens at address='{place}' .*refused.*Check the address"):
+    with pytest.raises(UsageError, match=f"address='{place}' .*refused"):
         check_reachable("address", place, [place], port=1)
 
 
-@pytest.mark.parametrize(("place", "words"), [("host:a", "'a' is no port"), ("127.0.0.1:99999", "Nobody listens")])
-def test_what_is_no_port_is_told(place: str, words: str) -> None:
+@pytest.mark.parametrize(("place", "words"), [("host:a", "'a' is not a port"), ("127.0.0.1:99999", "99999")])
+def test_what_is_not_a_port_is_named(place: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         check_reachable("address", place, [place], port=1)
+
+
+def test_an_address_of_another_machine_belongs_to_no_interface():
+    assert find_interface("203.0.113.77") is None

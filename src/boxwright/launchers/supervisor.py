@@ -1,0 +1,155 @@
+"""Supervises the workers of one attempt, here or elsewhere: one that fails stops the others, and is named."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from typing import Any, Protocol
+
+from boxwright.core.log import get_logger
+from boxwright.launchers.base import Kind, WorkerFailed
+from boxwright.launchers.interrupts import Interrupts
+from boxwright.launchers.outcome import Outcome, read_result
+
+TURN_S = 0.1
+"""How long one look at the workers waits for their output."""
+ENDING_S = 0.01
+"""The same, for a worker that has closed its output: it is about to end."""
+
+_KILLED_S = 10.0
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long workers that were asked to end (SIGTERM) may take before they are killed.
+
+    A worker without a handler of its own ends at once.
+
+    Attributes:
+        after_failure_s: when another worker has failed.
+        after_interrupt_s: when this program was interrupted, and the job may want to save its work.
+    """
+
+    after_failure_s: float = 1.0
+    after_interrupt_s: float = 10.0
+
+
+class Worker(Protocol):
+    """A worker as the supervisor sees it: a process of this machine, or one behind an agent.
+
+    Attributes:
+        rank: its rank.
+        status: how its process ended; None if that is not known.
+        outcome: what it reported; None while it runs, or if it died before it could report.
+        ended_s: when its job ended; None while it runs.
+    """
+
+    rank: int
+    status: int | None
+    outcome: Outcome | None
+    ended_s: float | None
+
+    @property
+    def sources(self) -> Sequence[Any]:
+        """What to wait for and then `read`; empty when the worker is about to end."""
+        ...
+
+    def read(self, source: Any) -> object:
+        """Take in what a source has: output to forward, or the worker's end."""
+        ...
+
+    def poll(self) -> object:
+        """Notice the worker's end."""
+        ...
+
+    def stop(self, patience_s: float) -> None:
+        """Ask the worker to end, and have it killed after `patience_s`."""
+        ...
+
+    def kill(self) -> None:
+        """Kill the worker."""
+        ...
+
+    def make_error(self) -> WorkerFailed:
+        """Return the error for this worker, which has failed."""
+        ...
+
+
+def supervise(workers: Sequence[Worker], interrupts: Interrupts, patience: Patience, *, settle_s: float = 1.0) -> Any:
+    """Wait for the workers to end, and return the first one's result.
+
+    Args:
+        workers: all workers of one attempt.
+        interrupts: Ctrl-C and SIGTERM.
+        patience: how long workers may take to end when they are stopped.
+        settle_s: how long to wait for the cause of a communication error.
+
+    Raises:
+        WorkerFailed: a worker failed; the others were stopped.
+        Interrupted: a signal came; all were stopped.
+    """
+
+    def kill_all() -> None:
+        for worker in _running(workers):
+            worker.kill()
+
+    interrupts.at_once = kill_all
+    _watch(workers, interrupts, settle_s)
+    stopped_s = time.monotonic()
+    patience_s = patience.after_failure_s if interrupts.seen is None else patience.after_interrupt_s
+    for worker in _running(workers):
+        worker.stop(patience_s)
+    while _running(workers) and time.monotonic() < stopped_s + patience_s + _KILLED_S:
+        _turn(workers)
+    for worker in _running(workers):
+        _log.warning("Worker %d was killed but does not end.", worker.rank)
+    interrupts.check()
+    failed = [
+        (kind == "communication", worker.ended_s, worker.rank, worker)
+        for worker in workers
+        if (kind := _failure_kind(worker)) and worker.ended_s is not None and worker.ended_s <= stopped_s
+    ]
+    if failed:
+        raise min(failed)[-1].make_error()
+    for worker in workers:
+        if worker.status:
+            _log.warning("Worker %d did its job, but then ended with status %d.", worker.rank, worker.status)
+    first = next(worker.outcome for worker in workers if worker.rank == 0)
+    assert first is not None  # none has failed
+    return read_result(first)
+
+
+def _watch(workers: Sequence[Worker], interrupts: Interrupts, settle_s: float) -> None:
+    """Return when all have ended, one has failed, or the program is interrupted."""
+    settled_s = float("inf")
+    while _running(workers) and interrupts.seen is None and time.monotonic() < settled_s:
+        _turn(workers)
+        kinds = {_failure_kind(worker) for worker in workers} - {None}
+        if kinds - {"communication"}:
+            return
+        if kinds:  # a communication error is a symptom: wait briefly for its cause
+            settled_s = min(settled_s, time.monotonic() + settle_s)
+
+
+def _turn(workers: Sequence[Worker]) -> None:
+    """Read what the running workers send, and notice who has ended."""
+    running = _running(workers)
+    owners = {source: worker for worker in running for source in worker.sources}
+    for source in wait(list(owners), TURN_S if all(worker.sources for worker in running) else ENDING_S):
+        owners[source].read(source)
+    for worker in running:
+        worker.poll()
+
+
+def _running(workers: Sequence[Worker]) -> list[Worker]:
+    return [worker for worker in workers if worker.ended_s is None]
+
+
+def _failure_kind(worker: Worker) -> Kind | None:
+    """Return how a worker failed; None if it runs or has done its job."""
+    if worker.ended_s is None:
+        return None
+    if worker.outcome is None:
+        return "death"
+    return None if worker.outcome.ok else worker.outcome.kind

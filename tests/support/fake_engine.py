@@ -1,0 +1,66 @@
+"""An engine whose machines are only names: its agents are threads of the test."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from boxwright.core.errors import UsageError
+from boxwright.core.world import World
+from boxwright.launchers.agent import serve
+from boxwright.launchers.driver import run_on_engine
+from boxwright.launchers.engine import EngineLauncher
+from boxwright.launchers.files import Bring
+from boxwright.launchers.placement import make_workers_anywhere
+from boxwright.launchers.wire import Invitation, Listener
+
+
+@dataclass
+class FakeEngine:
+    """An engine with one slot on each of these machines.
+
+    Attributes:
+        machines: their names.
+        bring: brings the launch's files to a machine.
+        calls: whether agents call the driver.
+        lost: what the engine says of its agents.
+        starts: how often agents were asked for.
+    """
+
+    machines: list[str]
+    bring: Bring | None = None
+    calls: bool = True
+    lost: str | None = None
+    starts: int = 0
+    count: int = 0
+    cpus: int = 1
+    threads: list[threading.Thread] = field(default_factory=list)
+
+    def run(self, job: Callable[[World], object], count: int, **settings: Any) -> object:
+        """Run a job in `count` workers, with settings of `EngineLauncher`."""
+        launcher, workers = EngineLauncher(**settings), make_workers_anywhere(count)
+        return run_on_engine(launcher.pack_job(job, workers)[0], workers, self, launcher)
+
+    def listen(self) -> Listener:
+        return Listener("127.0.0.1")
+
+    def place(self, invitation: Invitation, count: int, least: int, wait: Callable[[float], None]) -> "FakeEngine":
+        self.starts += 1
+        self.count = min(count, len(self.machines))
+        if self.count < least:
+            raise UsageError(f"There is room for {self.count} of {count}.")
+        if self.calls:
+            self.threads = [
+                threading.Thread(target=serve, args=(invitation, slot, node, self.bring))
+                for slot, node in enumerate(self.machines[: self.count])
+            ]
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def failure(self) -> str | None:
+        return self.lost
+
+    def close(self) -> None:
+        for thread in self.threads:
+            thread.join()
