@@ -1,10 +1,10 @@
-"""Folders of this machine: those through which a launch and its workers exchange files, and the one that lasts."""
+"""Folders of this machine: temporary ones of a launch or of several processes, and the cache."""
 
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,86 +20,32 @@ _UNLOCKED_S = 3600.0  # a folder this old without a lock file belongs to nobody
 
 @contextmanager
 def launch_folder(parent: Path | None = None) -> Iterator[Path]:
-    """Give a folder that only this user can read and that is gone afterwards.
+    """Yield a new folder that only this user can read, and remove it afterwards.
 
     Folders of launches that were killed are removed first.
 
     Args:
         parent: the folder to make it in; None for the system's temporary one.
     """
-    parent = Path(tempfile.gettempdir()) if parent is None else parent
-    _sweep(parent)
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-    # The kernel drops the lock when this process dies, however it dies. A process number would say less: another
-    # container with the same /tmp has numbers of its own.
-    new = folder / f"{_LOCK}.new"
-    lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        new.rename(folder / _LOCK)  # nobody ever sees it unlocked
+    with _locked_folder(parent or Path(tempfile.gettempdir()), secrets.token_hex(8)) as folder:
         yield folder
-    finally:
-        _remove(folder)
-        os.close(lock)
 
 
 @contextmanager
 def shared_folder(key: str) -> Iterator[Path]:
-    """Give all processes of this machine that name the same key one folder; the last to leave removes it.
+    """Yield one folder to all processes of this machine that name the same key; the last to leave removes it.
 
     Only this user can read it. Folders whose users were killed are removed by the next launch.
 
     Args:
-        key: what nobody else can guess, in letters and digits.
+        key: letters and digits that nobody else can guess.
     """
-    _sweep(Path(tempfile.gettempdir()))
-    folder = Path(tempfile.gettempdir()) / f"{_PREFIX}shared-{key}"
-    lock = _enter(folder)
-    try:
+    with _locked_folder(Path(tempfile.gettempdir()), f"shared-{key}") as folder:
         yield folder
-    finally:
-        with suppress(BlockingIOError):  # somebody else is still there
-            # Given back first: where a failed change of lock keeps the old one, two that leave at once would both fail.
-            fcntl.flock(lock, fcntl.LOCK_UN)
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(lock).st_nlink:  # else it is removed, and a folder of that name is another's
-                _remove(folder)
-        os.close(lock)
-
-
-def _enter(folder: Path) -> int:
-    """Return the shared lock of a folder, which is made where it is missing."""
-    while True:
-        with suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-        new = folder / f"{_LOCK}.{os.getpid()}.{threading.get_ident()}.new"
-        try:
-            lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:
-            continue  # its last user has just removed it
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        try:
-            os.link(new, folder / _LOCK)  # nobody ever sees it unlocked
-            return lock
-        except FileExistsError:
-            os.close(lock)
-        except FileNotFoundError:
-            os.close(lock)
-            continue
-        finally:
-            new.unlink(missing_ok=True)
-        try:
-            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        if os.fstat(lock).st_nlink:
-            return lock
-        os.close(lock)
 
 
 def cache_folder(name: str) -> Path:
-    """Return the folder of a name in which things are kept between runs: BOXWRIGHT_CACHE moves all of them."""
+    """Return the folder for one kind of things that are kept between runs; BOXWRIGHT_CACHE moves all of them."""
     root = os.environ.get(CACHE)
     return (Path(root) if root else Path.home() / ".cache" / "boxwright") / name
 
@@ -111,29 +57,40 @@ def write_atomically(path: Path, data: bytes) -> None:
     os.replace(part, path)
 
 
-def _sweep(parent: Path) -> None:
-    for folder in parent.glob(f"{_PREFIX}*"):
-        try:
-            if folder.stat().st_uid == os.getuid():
-                _remove_if_stale(folder)
-        except OSError:
-            continue  # its owner was quicker
+@contextmanager
+def _locked_folder(parent: Path, name: str) -> Iterator[Path]:
+    """Yield a folder with a shared lock on it; the last to leave removes it.
 
-
-def _remove(folder: Path) -> None:
-    """Remove a folder, its lock last: whoever is killed half-way leaves one that the next launch knows as stale.
-
-    Nothing of the folder is touched after the lock: from then on it is the next one's who comes.
+    The kernel drops a lock when its process dies, however it dies. A process id would say less: another container with
+    the same /tmp has ids of its own.
     """
-    with suppress(OSError):
-        for entry in list(folder.iterdir()):
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry, ignore_errors=True)
-            elif entry.name != _LOCK:
-                with suppress(OSError):  # one who comes takes its own file away again: the others must still go
-                    entry.unlink()
-        (folder / _LOCK).unlink(missing_ok=True)
-        folder.rmdir()  # fails where somebody has just come
+    for old in parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # its owner was faster
+            if old.stat().st_uid == os.getuid():
+                _remove_if_stale(old)
+    folder = parent / f"{_PREFIX}{name}"
+    lock = _enter(folder)
+    try:
+        yield folder
+    finally:
+        # Released first: where a failed upgrade keeps the old lock, two that leave at once would both fail.
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        _remove_if_unused(folder, lock)
+
+
+def _enter(folder: Path) -> int:
+    """Return a shared lock on a folder, and make the folder if it is missing."""
+    while True:
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        try:
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            continue  # its last user has just removed the folder
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        if os.fstat(lock).st_nlink:
+            return lock
+        os.close(lock)  # removed before we had the lock, with the folder's other files
 
 
 def _remove_if_stale(folder: Path) -> None:
@@ -142,13 +99,32 @@ def _remove_if_stale(folder: Path) -> None:
     except FileNotFoundError:
         if time.time() - folder.stat().st_mtime > _UNLOCKED_S:
             _remove(folder)
-        return
+    else:
+        _remove_if_unused(folder, lock)
+
+
+def _remove_if_unused(folder: Path, lock: int) -> None:
+    """Remove a folder unless another process has its lock, and close ours."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Under the lock: whoever comes now waits for it, and then sees that this folder is no more.
-        if os.fstat(lock).st_nlink:
+        if os.fstat(lock).st_nlink:  # else it was removed, and a folder with that name belongs to others
             _remove(folder)
     except BlockingIOError:
-        return
+        pass
     finally:
         os.close(lock)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, its lock last: a process that is killed half-way leaves one that the next launch removes.
+
+    Nothing in the folder is touched after the lock: from then on it belongs to the next process that enters.
+    """
+    with suppress(OSError):
+        for entry in list(folder.iterdir()):
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry.name != _LOCK:
+                entry.unlink()
+        (folder / _LOCK).unlink(missing_ok=True)
+        folder.rmdir()  # fails if somebody has just entered

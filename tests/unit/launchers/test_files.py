@@ -1,7 +1,9 @@
 """Files that a launcher carries: brought once a machine, found by the workers, gone afterwards."""
 
+import fcntl
 import os
 import random
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -44,7 +46,7 @@ def test_a_shared_folder_whose_users_were_killed_is_swept(own_folder: Path):
 
 def test_many_who_come_and_go_at_once_never_lose_the_folder(monkeypatch: pytest.MonkeyPatch):
     wrong: list[str] = []
-    for name in ("unlink", "link", "mkdir", "rmdir", "listdir", "fstat"):
+    for name in ("unlink", "open", "mkdir", "rmdir", "listdir", "fstat"):
         monkeypatch.setattr(os, name, _with_pauses(getattr(os, name)))
 
     def use(number: int) -> None:
@@ -75,7 +77,7 @@ def _with_pauses(call: Callable[..., Any]) -> Callable[..., Any]:
     return paused
 
 
-def test_the_lock_of_a_folder_goes_last_whatever_goes_before(own_folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_lock_of_a_folder_goes_last(monkeypatch: pytest.MonkeyPatch):
     gone: list[str] = []
     unlink = os.unlink
 
@@ -83,25 +85,30 @@ def test_the_lock_of_a_folder_goes_last_whatever_goes_before(own_folder: Path, m
         unlink(path, dir_fd=dir_fd)
         gone.append(Path(path).name)
 
-    def vanish_first(path: Path, missing_ok: bool = False) -> None:
-        """Let each of the files without a number be taken away by its owner at the last moment."""
-        if path.suffix == ".new":
-            unlink(path)
-        try:
-            os.unlink(path)
-        except FileNotFoundError:
-            if not missing_ok:
-                raise
-
     with shared_folder("a") as folder:
         for name in "0123456789":
             (folder / name).touch()
-            (folder / f"lock.{name}.new").touch()
         monkeypatch.setattr(os, "unlink", unlink_and_note)
-        monkeypatch.setattr(Path, "unlink", vanish_first)
     monkeypatch.undo()
     assert sorted(gone) == [*"0123456789", "lock"]
     assert gone[-1] == "lock"
+    assert not folder.exists()
+
+
+def test_a_folder_that_is_removed_while_a_process_enters_is_made_again(monkeypatch: pytest.MonkeyPatch):
+    flock, removed = fcntl.flock, []
+
+    def remove_first(fd: int, operation: int) -> None:
+        """Let a sweeper remove the folder between the newcomer's opening of the lock and its locking."""
+        if operation == fcntl.LOCK_SH and not removed:
+            removed.append(Path(os.readlink(f"/proc/self/fd/{fd}")).parent)
+            shutil.rmtree(removed[0])
+        flock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", remove_first)
+    with shared_folder("a") as folder:
+        assert removed == [folder]
+        assert (folder / "lock").exists()
     assert not folder.exists()
 
 
