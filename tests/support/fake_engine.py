@@ -1,15 +1,16 @@
 """An engine whose machines are only names: its agents are threads of the test."""
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from boxwright.core.errors import UsageError
 from boxwright.core.world import World
 from boxwright.launchers.agent import serve
 from boxwright.launchers.driver import run_on_engine
-from boxwright.launchers.engine import EngineLauncher
+from boxwright.launchers.engine import EngineLauncher, Placement
 from boxwright.launchers.files import Bring
 from boxwright.launchers.placement import make_workers_anywhere
 from boxwright.launchers.wire import Invitation, Listener
@@ -32,9 +33,6 @@ class FakeEngine:
     calls: bool = True
     lost: str | None = None
     starts: int = 0
-    count: int = 0
-    cpus: int = 1
-    threads: list[threading.Thread] = field(default_factory=list)
 
     def run(self, job: Callable[[World], object], count: int, **settings: Any) -> object:
         """Run a job in `count` workers, with settings of `EngineLauncher`."""
@@ -44,23 +42,23 @@ class FakeEngine:
     def listen(self) -> Listener:
         return Listener("127.0.0.1")
 
-    def place(self, invitation: Invitation, count: int, least: int, wait: Callable[[float], None]) -> "FakeEngine":
+    @contextmanager
+    def place(
+        self, invitation: Invitation, count: int, least: int, wait: Callable[[float], None]
+    ) -> Iterator[Placement]:
         self.starts += 1
-        self.count = min(count, len(self.machines))
-        if self.count < least:
-            raise UsageError(f"There is room for {self.count} of {count}.")
-        if self.calls:
-            self.threads = [
-                threading.Thread(target=serve, args=(invitation, slot, node, self.bring))
-                for slot, node in enumerate(self.machines[: self.count])
-            ]
-        for thread in self.threads:
-            thread.start()
-        return self
-
-    def failure(self) -> str | None:
-        return self.lost
-
-    def close(self) -> None:
-        for thread in self.threads:
-            thread.join()
+        count = min(count, len(self.machines))
+        if count < least:
+            raise UsageError(f"There is room for {count}.")
+        agents = [
+            threading.Thread(target=serve, args=(invitation, slot, node, self.bring))
+            for slot, node in enumerate(self.machines[:count])
+            if self.calls
+        ]
+        for agent in agents:
+            agent.start()
+        try:
+            yield Placement(count=count, cpus=1, failure=lambda: self.lost)
+        finally:
+            for agent in agents:
+                agent.join()

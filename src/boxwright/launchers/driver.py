@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -14,9 +14,8 @@ from boxwright.launchers.agent import Ended, Hello, Printed, Start, Stop
 from boxwright.launchers.base import WorkerFailed, WorkerSpec
 from boxwright.launchers.engine import Engine, EngineLauncher, Placement
 from boxwright.launchers.interrupts import Interrupts, run_interruptible
-from boxwright.launchers.outcome import Outcome, make_error
 from boxwright.launchers.output import make_relays
-from boxwright.launchers.supervisor import TURN_S, supervise
+from boxwright.launchers.supervisor import TURN_S, Worker, supervise
 from boxwright.launchers.wire import Listener
 
 _SETTLE_S = 2.0
@@ -38,9 +37,7 @@ def run_on_engine(job: bytes, workers: Sequence[WorkerSpec], engine: Engine, lau
     """
 
     def run(interrupts: Interrupts) -> Any:
-        return launcher.restart.run(
-            lambda attempt: _run_once(attempt, job, workers, engine, launcher, interrupts),
-        )
+        return launcher.restart.run(lambda attempt: _run_once(attempt, job, workers, engine, launcher, interrupts))
 
     return run_interruptible(run)
 
@@ -59,37 +56,25 @@ def _run_once(
             interrupts.check()
             time.sleep(min(left_s, TURN_S))
 
-    listener = engine.listen()
-    try:
+    with closing(engine.listen()) as listener:
         least = launcher.min_workers or len(workers)
-        placement = engine.place(listener.invitation, len(workers), least, wait)
-        started: list[_RemoteWorker] = []
-        try:
-            _gather(started, listener, placement, launcher.start_timeout_s, interrupts)
+        with engine.place(listener.invitation, len(workers), least, wait) as placement, ExitStack() as connections:
+            agents = _gather(listener, placement, connections, launcher.start_timeout_s, interrupts)
             if placement.count < len(workers):
                 _log.warning(
                     "There is room for %d of %d workers, which min_workers=%d allows.",
                     placement.count, len(workers), least,
                 )  # fmt: skip
-            started = _start(started, workers, placement.cpus, attempt, job)
+            started = _start(agents, workers, placement.cpus, attempt, job)
             return supervise(started, interrupts, launcher.patience, settle_s=_SETTLE_S)
-        finally:
-            for worker in started:
-                worker.connection.close()  # an agent whose worker still runs kills it then
-            placement.close()
-    finally:
-        listener.close()
 
 
-class _RemoteWorker:
+class _RemoteWorker(Worker):
     """A worker on one of the engine's machines, seen through the connection to its agent."""
 
     def __init__(self, connection: Connection, hello: Hello) -> None:
+        super().__init__(rank=-1)  # not known yet
         self.connection, self.hello = connection, hello
-        self.rank = -1
-        self.status: int | None = None
-        self.outcome: Outcome | None = None
-        self.ended_s: float | None = None
         self._is_lost = False
 
     def start(self, start: Start) -> None:
@@ -125,7 +110,7 @@ class _RemoteWorker:
 
     def make_error(self) -> WorkerFailed:
         if not self._is_lost:
-            return make_error(self.rank, self.status, self.outcome)
+            return super().make_error()
         return WorkerFailed(
             f"Worker {self.rank} was lost with its agent on {self.hello.node!r}: the machine, its container or the "
             "engine's process there has gone. The engine's own log says more.",
@@ -144,26 +129,28 @@ class _RemoteWorker:
 
 
 def _gather(
-    started: list[_RemoteWorker], listener: Listener, placement: Placement, timeout_s: float, interrupts: Interrupts
-) -> None:
-    """Wait until all agents have called."""
+    listener: Listener, placement: Placement, connections: ExitStack, timeout_s: float, interrupts: Interrupts
+) -> list[_RemoteWorker]:
+    """Return all agents once they have called; an agent whose connection is closed kills its worker."""
+    agents: list[_RemoteWorker] = []
     end_s = time.monotonic() + timeout_s
-    while len(started) < placement.count:
+    while len(agents) < placement.count:
         interrupts.check()
         arrived = listener.take(TURN_S)
         if arrived is not None:
-            started.append(_RemoteWorker(*arrived))
+            agents.append(_RemoteWorker(connections.enter_context(arrived[0]), arrived[1]))
             continue
-        # An agent says nothing before its worker starts: what can be read is its end.
-        lost = placement.failure() or next((w.hello.node for w in started if w.connection.poll()), None)
+        # An agent sends nothing before its worker starts: if there is something to read, it is the connection's end.
+        lost = placement.failure() or next((agent.hello.node for agent in agents if agent.connection.poll()), None)
         if lost is not None:
             raise WorkerFailed(f"An agent was lost before its worker started: {lost}.", kind="death")
         if time.monotonic() > end_s:
             raise WorkerFailed(
-                f"Only {len(started)} of {placement.count} agents have called within {timeout_s:g} s. "
+                f"Only {len(agents)} of {placement.count} agents have called within {timeout_s:g} s. "
                 "Look at the engine's own log, or raise start_timeout_s.",
                 kind="death",
             )
+    return agents
 
 
 def _start(

@@ -1,6 +1,7 @@
 """The seam to an engine with machines of its own: what it must do, and what its launchers share."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,24 +15,19 @@ from boxwright.launchers.supervisor import Patience
 from boxwright.launchers.wire import Invitation, Listener
 
 
-class Placement(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
     """Agents that an engine has been asked to start.
 
     Attributes:
         count: how many; fewer than asked for where that was allowed.
         cpus: how many logical cpus the engine grants each.
+        failure: returns the engine's own message once it has lost or could not start an agent.
     """
 
     count: int
     cpus: int
-
-    def failure(self) -> str | None:
-        """Return the engine's own message when it has lost or could not start an agent."""
-        ...
-
-    def close(self) -> None:
-        """Leave none of them running."""
-        ...
+    failure: Callable[[], str | None]
 
 
 class Engine(Protocol):
@@ -41,8 +37,10 @@ class Engine(Protocol):
         """Return a listener that the engine's machines can reach."""
         ...
 
-    def place(self, invitation: Invitation, count: int, least: int, wait: Callable[[float], None]) -> Placement:
-        """Start `count` agents, or fewer but at least `least` where there is no room.
+    def place(
+        self, invitation: Invitation, count: int, least: int, wait: Callable[[float], None]
+    ) -> AbstractContextManager[Placement]:
+        """Start `count` agents, or at least `least` where there is no room; leave none running afterwards.
 
         Args:
             invitation: what each agent gets.

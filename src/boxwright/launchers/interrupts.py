@@ -2,8 +2,8 @@
 
 import signal
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any, NoReturn, TypeVar
 
@@ -76,3 +76,14 @@ def run_interruptible(run: Callable[[Interrupts], T]) -> T:
     if interrupts.seen is not None:
         interrupts.deliver()
     return result
+
+
+@contextmanager
+def keep_handler(number: int) -> Iterator[None]:
+    """Restore the program's handler of a signal afterwards, if this is the main thread."""
+    before = signal.getsignal(number)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread() and before is not None:
+            signal.signal(number, before)

@@ -47,19 +47,14 @@ class Outcome:
     exit_code: int = 0
 
 
-def write_result(file: Path, value: object, *, main_by_name: bool) -> None:
-    """Write that the job returned `value`.
+def describe_result(value: object, *, main_by_name: bool = False) -> Outcome:
+    """Return the outcome of a job that returned `value`.
 
     Raises:
         UsageError: the value can't be pickled.
     """
     payload = pack(value, "The job's result", main_by_name=main_by_name)
-    _write(file, Outcome(ok=True, time_s=time.monotonic(), payload=payload))
-
-
-def write_failure(file: Path, error: BaseException, *, main_by_name: bool) -> None:
-    """Write what the job raised."""
-    _write(file, describe_failure(error, main_by_name=main_by_name))
+    return Outcome(ok=True, time_s=time.monotonic(), payload=payload)
 
 
 def describe_failure(error: BaseException, *, main_by_name: bool = False) -> Outcome:
@@ -79,6 +74,12 @@ def describe_failure(error: BaseException, *, main_by_name: bool = False) -> Out
         expected=isinstance(error, BoxwrightError),
         exit_code=error.exit_code if isinstance(error, BoxwrightError) else 1,
     )
+
+
+def write_outcome(file: Path, outcome: Outcome) -> None:
+    """Write an outcome for the process that started this worker."""
+    with whole_file(file) as draft, draft.open("wb") as stream:
+        pickle.dump(outcome, stream, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def read_outcome(file: Path) -> Outcome | None:
@@ -118,11 +119,6 @@ def make_error(rank: int, status: int | None, outcome: Outcome | None) -> Worker
         error.add_note(f"In worker {rank}:\n{outcome.trace}")
     error.__cause__ = _unpack_cause(outcome)
     return error
-
-
-def _write(file: Path, outcome: Outcome) -> None:
-    with whole_file(file) as draft, draft.open("wb") as stream:
-        pickle.dump(outcome, stream, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def _unpack_cause(outcome: Outcome) -> BaseException | None:

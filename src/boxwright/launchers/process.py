@@ -11,8 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from boxwright.core.errors import UsageError
-from boxwright.launchers.base import ATTEMPT, RENDEZVOUS, WorkerFailed, WorkerSpec
-from boxwright.launchers.outcome import Outcome, make_error, read_outcome
+from boxwright.launchers.base import ATTEMPT, RENDEZVOUS, WorkerSpec
+from boxwright.launchers.outcome import read_outcome
+from boxwright.launchers.supervisor import Worker
 
 _CHUNK = 1 << 16
 _KILLED_S = 5.0
@@ -50,16 +51,10 @@ def write_start(
     (folder / "job").write_bytes(job)
 
 
-class WorkerProcess:
+class WorkerProcess(Worker):
     """A fresh interpreter that runs one worker's job.
 
-    It dies with the *thread* that started it (so the kernel defines it): that thread must outlive it.
-
-    Attributes:
-        rank: the worker's rank.
-        status: the exit status, or minus the signal's number; None while it runs.
-        outcome: what the worker reported; None while it runs, or if it died before it could report.
-        ended_s: when its job ended; None while it runs.
+    The kernel kills it when the *thread* that started it ends: that thread must outlive it.
     """
 
     def __init__(
@@ -89,10 +84,7 @@ class WorkerProcess:
         """
         if not sys.executable:
             raise UsageError("This program does not know its own Python (sys.executable is empty). Set sys.executable.")
-        self.rank = spec.rank
-        self.status: int | None = None
-        self.outcome: Outcome | None = None
-        self.ended_s: float | None = None
+        super().__init__(spec.rank)
         self._forward, self._kill_s = forward, float("inf")
         self._outcome_file = folder / f"outcome-{attempt}-{spec.rank}"
         world = spec.world(master_port=master_port, master_addr=master_addr)
@@ -190,10 +182,6 @@ class WorkerProcess:
         for pipe in (self._popen.stdout, self._popen.stderr):
             if pipe is not None:
                 pipe.close()
-
-    def make_error(self) -> WorkerFailed:
-        """Return the error for this worker, which has failed."""
-        return make_error(self.rank, self.status, self.outcome)
 
     def _signal_group(self, number: int) -> None:
         with suppress(ProcessLookupError, PermissionError):

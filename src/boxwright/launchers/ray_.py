@@ -1,12 +1,11 @@
 """Strategy `ray`: each worker is a fresh child process of an agent, and agents are Ray actors in a placement group.
 
-An existing `ray.init` is used as it is. Otherwise Ray is started, or connected to, for the launch and left again.
+An existing `ray.init` is used. Otherwise Ray is started, or connected to, for the launch.
 """
 
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,7 +25,8 @@ from boxwright.core.world import World
 from boxwright.launchers.agent import serve
 from boxwright.launchers.base import WorkerSpec
 from boxwright.launchers.driver import run_on_engine
-from boxwright.launchers.engine import EngineLauncher
+from boxwright.launchers.engine import EngineLauncher, Placement
+from boxwright.launchers.interrupts import keep_handler
 from boxwright.launchers.network import check_reachable
 from boxwright.launchers.placement import fit_cores
 from boxwright.launchers.wire import Invitation, Listener
@@ -34,9 +34,9 @@ from boxwright.launchers.wire import Invitation, Listener
 T = TypeVar("T")
 
 Spread = Literal["pack", "spread", "strict_pack", "strict_spread"]
-"""How workers are laid over machines: close together, apart, on one only, on one each."""
+"""How workers are distributed over machines: on few, on many, on exactly one, on one each."""
 
-# The smallest that Ray takes. Only files go through it: what does not fit is spilled to the disk, chunk by chunk.
+# The least that Ray accepts. Only files go through it; Ray spills what does not fit to disk, chunk by chunk.
 _STORE_BYTES = 80 << 20
 _CHUNK = 8 << 20
 _TURN_S = 0.25
@@ -96,7 +96,7 @@ def _put(files: Sequence[Path]) -> Parcels:
 
 
 def _bring(parcels: Parcels, folder: Path) -> None:
-    """Write files from the object store, one chunk at a time: more need not fit into this machine's part of it."""
+    """Write files from the object store, one chunk at a time: this machine's part of it may hold no more."""
     for name, chunks in parcels:
         with (folder / name).open("wb") as file:
             for chunk in chunks:
@@ -108,36 +108,38 @@ def _bring(parcels: Parcels, folder: Path) -> None:
 
 @contextmanager
 def open_ray(address: str | None = None, *, cores: int | None = None, memory: int | None = None) -> Iterator[None]:
-    """Be connected to Ray: as the program is already, or for as long as this block lasts.
+    """Connect to Ray for the duration of this block, or use the connection that the program has.
 
     Args:
         address: the cluster; None for the one in use or in RAY_ADDRESS, else for a new one on this machine.
         cores: CPUs of a new one; None for all.
-        memory: bytes of memory that a new one may promise to tasks; None for Ray's own choice.
+        memory: bytes that tasks of a new one may reserve; None for Ray's default.
 
     Raises:
-        UsageError: the program is connected to another cluster, the settings are for a new one only, or Ray does not
-            start.
+        UsageError: the program is connected to another cluster, cores or memory are given for one that runs, or Ray
+            does not start.
     """
     address = address or os.environ.get("RAY_ADDRESS")
     if address is not None and address.startswith("ray://"):
         raise UsageError(
-            f"address={address!r} is a Ray Client's, whose program is outside the cluster and can't be called by its "
-            "workers. Start the program inside it, with `ray job submit`."
+            f"address={address!r} is a Ray Client's: its program is outside the cluster, where workers can't connect "
+            "to it. Start the program inside, with `ray job submit`."
         )
-    new = address in (None, "local")
-    if not new and (cores is not None or memory is not None):
-        raise UsageError(f"cores and memory are for a cluster of one's own, but address={address!r}. Leave them out.")
+    is_new = address in (None, "local") and not ray.is_initialized()
+    if not is_new and (cores is not None or memory is not None):
+        other = "one is running" if ray.is_initialized() else f"address={address!r} is another"
+        raise UsageError(f"cores and memory are for a new Ray, and {other}. Leave them out, or stop it first.")
     if ray.is_initialized():
-        _check_same(address)
-        if cores is not None or memory is not None:
+        here = ray.get_runtime_context().gcs_address
+        if address not in (None, "local", "auto", here):
             raise UsageError(
-                "cores and memory are for a new Ray, and one is running. Leave them out, or stop it first."
+                f"address={address!r}, but this program is connected to Ray at {here!r}. "
+                "Leave the address out, or call ray.shutdown() first."
             )
         yield
         return
     settings: dict[str, Any] = {}
-    if new:
+    if is_new:
         settings = {"num_cpus": cores, "_memory": memory, "object_store_memory": _STORE_BYTES}
     elif address not in (None, "auto"):
         check_reachable("address", address, [address], port=6379)
@@ -145,7 +147,7 @@ def open_ray(address: str | None = None, *, cores: int | None = None, memory: in
         try:
             ray.init(
                 address=address or "local",
-                include_dashboard=False if new else None,
+                include_dashboard=False if is_new else None,
                 log_to_driver=False,
                 logging_level="ERROR",
                 **settings,
@@ -161,43 +163,24 @@ def open_ray(address: str | None = None, *, cores: int | None = None, memory: in
         ray.shutdown()
 
 
-def _check_same(address: str | None) -> None:
-    here = ray.get_runtime_context().gcs_address
-    if address not in (None, "local", "auto", here):
-        raise UsageError(
-            f"address={address!r}, but this program is connected to Ray at {here!r}. "
-            "Leave the address out, or call ray.shutdown() first."
-        )
-
-
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Let Ray start with the real streams, of which it asks `fileno`, and keep the program's handler of SIGTERM."""
-    streams = sys.stdout, sys.stderr
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGTERM)
-    if not _has_fileno(sys.stdout):
-        sys.stdout = sys.__stdout__ or open(os.devnull, "w")  # noqa: SIM115  Ray may keep it
-    if not _has_fileno(sys.stderr):
-        sys.stderr = sys.__stderr__ or open(os.devnull, "w")  # noqa: SIM115
+    """Start Ray with the real streams, as it calls `fileno` on them, and restore the program's SIGTERM handler."""
+    streams = {"stdout": sys.stdout, "stderr": sys.stderr}
+    for name, stream in streams.items():
+        try:
+            stream.fileno()
+        except (AttributeError, OSError, ValueError):
+            setattr(sys, name, getattr(sys, f"__{name}__") or open(os.devnull, "w"))  # noqa: SIM115  Ray may keep it
     try:
-        yield
+        with keep_handler(signal.SIGTERM):
+            yield
     finally:
-        sys.stdout, sys.stderr = streams
-        if main and before is not None:
-            signal.signal(signal.SIGTERM, before)
-
-
-def _has_fileno(stream: Any) -> bool:
-    try:
-        stream.fileno()
-    except (AttributeError, OSError, ValueError):
-        return False
-    return True
+        sys.stdout, sys.stderr = streams["stdout"], streams["stderr"]
 
 
 class _Agent:
-    """What Ray runs: it stays in `serve`, in one thread, as long as its worker lives."""
+    """The actor: it stays in `serve`, in one thread, as long as its worker lives."""
 
     def serve(self, invitation: Invitation, slot: int, parcels: Parcels) -> None:
         node = ray.get_runtime_context().get_node_id()
@@ -213,7 +196,35 @@ class _RayEngine:
     def listen(self) -> Listener:
         return Listener(ray.util.get_node_ip_address())
 
-    def place(self, invitation: Invitation, count: int, least: int, wait: Callable[[float], None]) -> "_RayPlacement":
+    @contextmanager
+    def place(
+        self, invitation: Invitation, count: int, least: int, wait: Callable[[float], None]
+    ) -> Iterator[Placement]:
+        group, count, cpus = self._reserve(count, least, wait)
+        agent = ray.remote(_Agent)
+        actors = [
+            agent.options(
+                num_cpus=cpus,
+                max_restarts=0,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=slot),
+            ).remote()
+            for slot in range(count)
+        ]
+        calls = [actor.serve.remote(invitation, slot, self.parcels) for slot, actor in enumerate(actors)]
+        try:
+            yield Placement(count=count, cpus=cpus, failure=partial(_find_failure, calls))
+        finally:
+            with suppress(RayError):
+                # The driver has hung up: agents end their workers and clean up. Those of lost machines never answer.
+                ray.wait(calls, num_returns=count, timeout=_LEAVE_S)
+            for actor in actors:
+                with suppress(RayError):
+                    ray.kill(actor)
+            with suppress(RayError):
+                remove_placement_group(group)
+
+    def _reserve(self, count: int, least: int, wait: Callable[[float], None]) -> tuple[PlacementGroup, int, int]:
+        """Return a placement group, for how many workers it is, and the CPUs of each."""
         launcher, start_s = self.launcher, time.monotonic()
         end_s = start_s + launcher.wait_for_all_s(count, least)
         while True:
@@ -222,7 +233,7 @@ class _RayEngine:
             while not (is_ready := group.wait(_TURN_S)) and time.monotonic() < end_s:
                 wait(0.01)
             if is_ready:
-                return _RayPlacement(group, invitation, count, cpus, self.parcels)
+                return group, count, cpus
             remove_placement_group(group)
             if count == least:
                 raise UsageError(
@@ -234,39 +245,14 @@ class _RayEngine:
             end_s += 2.0
 
 
-class _RayPlacement:
-    def __init__(self, group: PlacementGroup, invitation: Invitation, count: int, cpus: int, parcels: Parcels) -> None:
-        self.count, self.cpus = count, cpus
-        self._group = group
-        agent = ray.remote(_Agent)
-        self._actors = [
-            agent.options(
-                num_cpus=cpus,
-                max_restarts=0,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=slot),
-            ).remote()
-            for slot in range(count)
-        ]
-        self._calls = [actor.serve.remote(invitation, slot, parcels) for slot, actor in enumerate(self._actors)]
-
-    def failure(self) -> str | None:
-        done, _ = ray.wait(self._calls, num_returns=self.count, timeout=0)
-        for one in done:
-            try:
-                ray.get(one)
-            except RayError as error:
-                return str(error).strip()
-        return None
-
-    def close(self) -> None:
-        with suppress(RayError):
-            # The driver has hung up: agents end their workers and clean up. Those of lost machines never answer.
-            ray.wait(self._calls, num_returns=self.count, timeout=_LEAVE_S)
-        for actor in self._actors:
-            with suppress(RayError):
-                ray.kill(actor)
-        with suppress(RayError):
-            remove_placement_group(self._group)
+def _find_failure(calls: Sequence[Any]) -> str | None:
+    done, _ = ray.wait(calls, num_returns=len(calls), timeout=0)
+    for one in done:
+        try:
+            ray.get(one)
+        except RayError as error:
+            return str(error).strip()
+    return None
 
 
 def _machines() -> list[int]:

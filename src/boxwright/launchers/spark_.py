@@ -1,8 +1,7 @@
 """Strategy `spark`: each worker is a fresh child process of a barrier task.
 
-The active SparkSession is used as it is. Otherwise a session is opened for the launch and closed again. Spark does not
-try a failed barrier stage again: the driver does. Local and standalone masters are tested; YARN and Kubernetes run the
-same code, untested.
+The active SparkSession is used. Otherwise one is opened for the launch. Spark does not retry a failed barrier stage:
+the driver does. Local and standalone masters are tested; YARN and Kubernetes run the same code, untested.
 """
 
 import os
@@ -10,7 +9,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from boxwright.core.world import World
 from boxwright.launchers.agent import serve
 from boxwright.launchers.base import WorkerSpec
 from boxwright.launchers.driver import run_on_engine
-from boxwright.launchers.engine import EngineLauncher
+from boxwright.launchers.engine import EngineLauncher, Placement
 from boxwright.launchers.folder import launch_folder
 from boxwright.launchers.spark_session import FAILURES, LOOPBACK, open_spark
 from boxwright.launchers.wire import Invitation, Listener
@@ -38,7 +37,7 @@ _SLOWEST_BYTES_PER_S = 10e6
 _log = get_logger(__name__)
 
 Parcels = tuple[tuple[str, str], ...]
-"""Files that Spark distributes: what a worker calls each, and what Spark does."""
+"""Files that Spark distributes: each one's name in the worker, and in Spark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,61 +80,55 @@ class SparkLauncher(EngineLauncher):
 
 
 def _room_for(master: str | None, workers: int, cores: int | None) -> dict[str, str]:
-    """Return the settings of a session of our own that has room for the workers."""
+    """Return settings for a new session with room for the workers."""
     each = cores or max(1, len(read_cpu().allowed) // workers)
     settings = {"spark.task.cpus": str(cores or 1)}
     if master is None:
         settings = {"spark.master": f"local[{workers * each}]", "spark.task.cpus": str(each)}
-    elif not master.startswith(("local", "spark:")):  # elsewhere executors have one core unless told
+    elif not master.startswith(("local", "spark:")):  # elsewhere executors have one core by default
         settings |= {"spark.executor.instances": str(workers), "spark.executor.cores": str(cores or 1)}
     return settings
 
 
-class _Shipment:
-    """Files that a session distributes for one start of the workers, and no longer.
+@contextmanager
+def _shipped(context: SparkContext, files: Sequence[Path]) -> Iterator[Parcels]:
+    """Have a session distribute files for one start of the workers, and no longer.
 
-    Spark has no word for taking a file back. Tasks take it out of their executor's folder; here it is struck from the
-    list that new executors fetch, and the driver's own copy goes.
+    Spark can't withdraw a file. Tasks take it out of their executor's folder; here it is removed from the list that new
+    executors fetch, and the driver's own copy is deleted.
     """
-
-    def __init__(self, context: SparkContext, files: Sequence[Path]) -> None:
-        self._context = context
-        self._stack = ExitStack()
-        self.parcels: Parcels = ()
+    parcels: Parcels = ()
+    with ExitStack() as stack:
         try:
             for file in files:
-                self._add(file)
+                # Beside the file a link takes no space. A session never forgets a name, and would unpack a .tar.
+                link = stack.enter_context(launch_folder(file.parent)) / f"boxwright-{uuid.uuid4().hex}"
+                try:
+                    os.link(file, link)
+                except OSError:  # a disk without links
+                    shutil.copyfile(file, link)
+                parcels += ((file.name, link.name),)
+                context.addFile(str(link))
         except FAILURES as error:
-            self.close()
+            _withdraw(context, parcels)
             raise UsageError(
-                f"Spark could not take {str(file)!r} to its executors: {error}. Make room on this machine, or have the "
+                f"Spark could not take {str(file)!r} to its executors: {error}. Make room on this machine, or put the "
                 "file where every machine sees it."
             ) from error
-
-    def _add(self, file: Path) -> None:
-        # Beside the file a link costs no room. A name is known to a session for ever, and .tar would be unpacked.
-        link = self._stack.enter_context(launch_folder(file.parent)) / f"boxwright-{uuid.uuid4().hex}"
         try:
-            os.link(file, link)
-        except OSError:  # a disk without links
-            shutil.copyfile(file, link)
-        self.parcels += ((file.name, link.name),)
-        self._context.addFile(str(link))
-
-    def close(self) -> None:
-        names = {name for _, name in self.parcels}
-        with self._stack, suppress(*FAILURES):
-            for url in self._context.listFiles:
-                if url.rpartition("/")[2] in names:
-                    _strike(self._context, url)
-            _take_out(self.parcels)
+            yield parcels
+        finally:
+            _withdraw(context, parcels)
 
 
-def _strike(context: SparkContext, url: str) -> None:
-    """Have executors that come later not ask for a file."""
-    sessions: Any = context._jsc.sc().addedFiles().valuesIterator()
-    while sessions.hasNext():
-        sessions.next().remove(url)
+def _withdraw(context: SparkContext, parcels: Parcels) -> None:
+    with suppress(*FAILURES):
+        for url in context.listFiles:
+            if url.rpartition("/")[2] in {name for _, name in parcels}:
+                sessions: Any = context._jsc.sc().addedFiles().valuesIterator()
+                while sessions.hasNext():
+                    sessions.next().remove(url)  # executors that start later would ask for it
+        _take_out(parcels)
 
 
 def _bring(parcels: Parcels, folder: Path) -> None:
@@ -148,22 +141,17 @@ def _take_out(parcels: Parcels) -> None:
         Path(SparkFiles.get(ours)).unlink(missing_ok=True)
 
 
-class _Task:
-    """What each barrier task runs: it stays in `serve`, in one thread, as long as its worker lives."""
-
-    def __init__(self, invitation: Invitation, parcels: Parcels) -> None:
-        self._invitation, self._parcels = invitation, parcels
-
-    def __call__(self, _: Iterator[int]) -> Iterator[int]:
-        context = BarrierTaskContext.get()
-        hosts = [info.address.rpartition(":")[0] or info.address for info in context.getTaskInfos()]
-        slot = context.partitionId()
-        bring = partial(_bring, self._parcels) if self._parcels else None
-        try:
-            serve(self._invitation, slot, hosts[slot], bring)
-        finally:
-            _take_out(self._parcels)  # another executor of this machine was first
-        return iter(())
+def _run_task(invitation: Invitation, parcels: Parcels, _: Iterator[int]) -> Iterator[int]:
+    """Serve as an agent: each barrier task stays here, in one thread, as long as its worker lives."""
+    context = BarrierTaskContext.get()
+    slot = context.partitionId()
+    address = context.getTaskInfos()[slot].address
+    try:
+        bring = partial(_bring, parcels) if parcels else None
+        serve(invitation, slot, address.rpartition(":")[0] or address, bring)
+    finally:
+        _take_out(parcels)  # another executor of this machine was first
+    return iter(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +165,45 @@ class _SparkEngine:
         host = conf.get("spark.driver.host") or LOOPBACK
         return Listener(host, bind=conf.get("spark.driver.bindAddress"))
 
-    def place(self, invitation: Invitation, count: int, least: int, wait: Callable[[float], None]) -> "_SparkPlacement":
+    @contextmanager
+    def place(
+        self, invitation: Invitation, count: int, least: int, wait: Callable[[float], None]
+    ) -> Iterator[Placement]:
+        room = self._find_room(count, least, wait)
+        count = min(count, room)
+        group, failures = f"boxwright-{uuid.uuid4()}", []
+
+        def run(task: Callable[[Iterator[int]], Iterator[int]]) -> None:
+            try:
+                self.context.setJobGroup(group, "boxwright workers", interruptOnCancel=True)
+                self.context.parallelize(range(count), count).barrier().mapPartitions(task).collect()
+            except FAILURES as error:
+                failures.append(str(error).strip() or type(error).__name__)
+
+        with _shipped(self.context, self.launcher.files) as parcels:
+            task = partial(_run_task, invitation, parcels)
+            thread = InheritableThread(target=run, args=(task,), daemon=True)
+            thread.start()
+            try:
+                cpus = max(self.task_cpus, room * self.task_cpus // count)
+                yield Placement(count=count, cpus=cpus, failure=lambda: next(iter(failures), None))
+            finally:
+                thread.join(_LEAVE_S)
+                if thread.is_alive():
+                    with suppress(*FAILURES):
+                        self.context.cancelJobGroup(group)
+                    thread.join(_LEAVE_S)
+
+    def _find_room(self, count: int, least: int, wait: Callable[[float], None]) -> int:
+        """Return how many tasks Spark can run at once, when these are enough."""
         start_s = time.monotonic()
         full_s = self.launcher.wait_for_all_s(count, least)
-        while (room := self._count_slots()) < count:
+        java: Any = self.context._jsc.sc()
+        while True:
+            room = int(java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile()))
             waited_s = time.monotonic() - start_s
-            if waited_s > full_s and room >= least:
-                count = room
-                break
+            if room >= count or (room >= least and waited_s > full_s):
+                return room
             if waited_s > self.launcher.start_timeout_s:
                 raise UsageError(
                     f"Spark has room for {room} of {count} workers with {self.task_cpus} cores each after "
@@ -192,42 +211,3 @@ class _SparkEngine:
                     "min_workers if fewer are enough."
                 )
             wait(_TURN_S)
-        cpus = max(self.task_cpus, room * self.task_cpus // count)
-        return _SparkPlacement(self.context, invitation, count, cpus, self.launcher.files)
-
-    def _count_slots(self) -> int:
-        java: Any = self.context._jsc.sc()
-        return int(java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile()))
-
-
-class _SparkPlacement:
-    def __init__(
-        self, context: SparkContext, invitation: Invitation, count: int, cpus: int, files: Sequence[Path]
-    ) -> None:
-        self.count, self.cpus = count, cpus
-        self._context = context
-        self._shipment = _Shipment(context, files)
-        self._group = f"boxwright-{uuid.uuid4()}"
-        self._failure: str | None = None
-        self._thread = InheritableThread(
-            target=self._run, args=(_Task(invitation, self._shipment.parcels),), daemon=True
-        )
-        self._thread.start()
-
-    def _run(self, task: _Task) -> None:
-        try:
-            self._context.setJobGroup(self._group, "boxwright workers", interruptOnCancel=True)
-            self._context.parallelize(range(self.count), self.count).barrier().mapPartitions(task).collect()
-        except FAILURES as error:
-            self._failure = str(error).strip() or type(error).__name__
-
-    def failure(self) -> str | None:
-        return self._failure
-
-    def close(self) -> None:
-        self._thread.join(_LEAVE_S)
-        if self._thread.is_alive():
-            with suppress(*FAILURES):
-                self._context.cancelJobGroup(self._group)
-            self._thread.join(_LEAVE_S)
-        self._shipment.close()

@@ -1,11 +1,10 @@
-"""A Spark session for as long as it is needed: the program's own, or one that leaves nothing behind."""
+"""The active Spark session, or a temporary one that leaves nothing behind."""
 
 import os
 import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -15,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from boxwright.core.errors import UsageError
+from boxwright.launchers.interrupts import keep_handler
 from boxwright.launchers.network import check_reachable
 
 FAILURES = (Py4JError, PySparkException, OSError)
@@ -32,17 +32,17 @@ def open_spark(
     *,
     suggested: Mapping[str, str] | None = None,
 ) -> Iterator[SparkContext]:
-    """Give the active session's context, or that of a session which lasts as long as this block.
+    """Yield the active session's context, or that of a new session, which ends with this block.
 
-    Nothing of a session of our own is left afterwards, the Java process included.
+    Nothing of a new session is left afterwards, the Java process included.
 
     Args:
         master: Spark's master URL; None for the active session's, else for all cores of this machine.
         settings: Spark's settings that must hold.
-        suggested: settings for a session of our own, which the active one need not have.
+        suggested: settings for a new session, which the active one need not have.
 
     Raises:
-        UsageError: the active session has another master or other settings, or no session can be had.
+        UsageError: the active session has another master or other settings, or Spark does not start.
     """
     active = SparkContext._active_spark_context
     if active is not None:
@@ -68,20 +68,15 @@ _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
-    "spark.dynamicAllocation.enabled": "false",  # barrier stages can't be had with it
+    "spark.dynamicAllocation.enabled": "false",  # it rules out barrier stages
     "spark.locality.wait": "0",
-    # Spark checks again and again, by default for ten minutes, whether a barrier stage fits; so do we.
+    # Spark checks for ten minutes by default whether a barrier stage fits; the launcher checks that itself.
     "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
     "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "10",
 }
 
 
 def _start(master: str, settings: Mapping[str, str]) -> SparkSession:
-    """Return a new session.
-
-    Raises:
-        UsageError: Spark does not start.
-    """
     with _undisturbed(master):
         builder = SparkSession.builder.appName("boxwright")
         for name, value in settings.items():
@@ -95,7 +90,7 @@ def _start(master: str, settings: Mapping[str, str]) -> SparkSession:
 
 
 def _reason(error: Exception) -> str:
-    """Return the innermost cause that Java names, else the first line."""
+    """Return the innermost cause in a Java trace, else the first line."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     causes = [line.partition("Caused by: ")[2] for line in lines if "Caused by: " in line]
     named = [line.strip() for line in lines if re.match(r"\s*:? ?(java|org)\.[\w.$]+(Exception|Error)", line)]
@@ -103,7 +98,7 @@ def _reason(error: Exception) -> str:
 
 
 def _check_same(active: SparkContext, master: str | None, settings: Mapping[str, str]) -> None:
-    """Refuse what an active session has not and can't get."""
+    """Reject a master or settings that the active session does not have."""
     if master not in (None, active.master):
         raise UsageError(
             f"master={master!r}, but a session with {active.master!r} is active. "
@@ -119,13 +114,11 @@ def _check_same(active: SparkContext, master: str | None, settings: Mapping[str,
 
 
 def _check_master(master: str) -> None:
-    """Refuse a master that is none, or where nobody listens: Spark would try for minutes, and then tell it in Java.
-
-    Raises:
-        UsageError: it is so.
-    """
+    """Reject a malformed or unreachable master URL; Spark would retry for minutes, then print a Java trace."""
     if not re.match(r"local(\[.+\])?$|local-cluster\[|spark://.|yarn$|k8s://.", master):
-        raise UsageError(f"master={master!r} is none. Use 'local[4]', 'spark://host:7077', 'yarn' or 'k8s://host:443'.")
+        raise UsageError(
+            f"master={master!r} is not a master URL. Use 'local[4]', 'spark://host:7077', 'yarn' or 'k8s://host:443'."
+        )
     if master.startswith("spark://"):
         check_reachable("master", master, master.removeprefix("spark://").split(","), port=7077)
     elif master.startswith("k8s://"):
@@ -134,7 +127,7 @@ def _check_master(master: str) -> None:
 
 
 def _loopback(master: str) -> dict[str, str]:
-    """Return what keeps Spark on this machine, whatever its name resolves to."""
+    """Return settings that keep a local Spark on this machine, whatever its name resolves to."""
     if not master.startswith("local"):
         return {}
     return {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
@@ -142,20 +135,17 @@ def _loopback(master: str) -> dict[str, str]:
 
 @contextmanager
 def _undisturbed(master: str) -> Iterator[None]:
-    """Let Spark start with this Python for its tasks, and keep the program's handler of Ctrl-C."""
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT)
+    """Start Spark with this Python for its tasks, and restore the program's Ctrl-C handler."""
     # Executors elsewhere may have their Python in another place: there Spark's own setting counts.
     ours = "PYSPARK_PYTHON" not in os.environ and master.startswith(("local", "spark:"))
     if ours:
         os.environ["PYSPARK_PYTHON"] = sys.executable
     try:
-        yield
+        with keep_handler(signal.SIGINT):
+            yield
     finally:
         if ours:
             del os.environ["PYSPARK_PYTHON"]
-        if main and before is not None:
-            signal.signal(signal.SIGINT, before)
 
 
 def _end_gateway() -> None:
@@ -169,7 +159,7 @@ def _end_gateway() -> None:
     if process is None:
         return
     if process.stdin is not None:
-        process.stdin.close()  # the sign to leave
+        process.stdin.close()  # tells it to exit
     try:
         process.wait(_LEAVE_S)
     except subprocess.TimeoutExpired:

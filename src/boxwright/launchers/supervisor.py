@@ -1,15 +1,16 @@
 """Supervises the workers of one attempt, here or elsewhere: one that fails stops the others, and is named."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from typing import Any, Protocol
+from typing import Any
 
 from boxwright.core.log import get_logger
 from boxwright.launchers.base import Kind, WorkerFailed
 from boxwright.launchers.interrupts import Interrupts
-from boxwright.launchers.outcome import Outcome, read_result
+from boxwright.launchers.outcome import Outcome, make_error, read_result
 
 TURN_S = 0.1
 """How long one look at the workers waits for their output."""
@@ -35,45 +36,55 @@ class Patience:
     after_interrupt_s: float = 10.0
 
 
-class Worker(Protocol):
+class Worker(ABC):
     """A worker as the supervisor sees it: a process of this machine, or one behind an agent.
 
     Attributes:
         rank: its rank.
-        status: how its process ended; None if that is not known.
+        status: the exit status of its process, or minus the signal's number; None if it is not known.
         outcome: what it reported; None while it runs, or if it died before it could report.
         ended_s: when its job ended; None while it runs.
     """
 
-    rank: int
-    status: int | None
-    outcome: Outcome | None
-    ended_s: float | None
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.status: int | None = None
+        self.outcome: Outcome | None = None
+        self.ended_s: float | None = None
 
     @property
-    def sources(self) -> Sequence[Any]:
-        """What to wait for and then `read`; empty when the worker is about to end."""
-        ...
-
-    def read(self, source: Any) -> object:
-        """Take in what a source has: output to forward, or the worker's end."""
-        ...
-
-    def poll(self) -> object:
-        """Notice the worker's end."""
-        ...
-
-    def stop(self, patience_s: float) -> None:
-        """Ask the worker to end, and have it killed after `patience_s`."""
-        ...
-
-    def kill(self) -> None:
-        """Kill the worker."""
-        ...
+    def failure_kind(self) -> Kind | None:
+        """How it failed; None if it runs or has done its job."""
+        if self.ended_s is None:
+            return None
+        if self.outcome is None:
+            return "death"
+        return None if self.outcome.ok else self.outcome.kind
 
     def make_error(self) -> WorkerFailed:
         """Return the error for this worker, which has failed."""
-        ...
+        return make_error(self.rank, self.status, self.outcome)
+
+    @property
+    @abstractmethod
+    def sources(self) -> Sequence[Any]:
+        """What to wait for and then `read`; empty when the worker is about to end."""
+
+    @abstractmethod
+    def read(self, source: Any) -> object:
+        """Take in what a source has: output to forward, or the worker's end."""
+
+    @abstractmethod
+    def poll(self) -> object:
+        """Notice the worker's end."""
+
+    @abstractmethod
+    def stop(self, patience_s: float) -> None:
+        """Ask the worker to end, and have it killed after `patience_s`."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """Kill the worker and everything it started."""
 
 
 def supervise(workers: Sequence[Worker], interrupts: Interrupts, patience: Patience, *, settle_s: float = 1.0) -> Any:
@@ -106,9 +117,9 @@ def supervise(workers: Sequence[Worker], interrupts: Interrupts, patience: Patie
         _log.warning("Worker %d was killed but does not end.", worker.rank)
     interrupts.check()
     failed = [
-        (kind == "communication", worker.ended_s, worker.rank, worker)
+        (worker.failure_kind == "communication", worker.ended_s, worker.rank, worker)
         for worker in workers
-        if (kind := _failure_kind(worker)) and worker.ended_s is not None and worker.ended_s <= stopped_s
+        if worker.failure_kind and worker.ended_s is not None and worker.ended_s <= stopped_s
     ]
     if failed:
         raise min(failed)[-1].make_error()
@@ -125,7 +136,7 @@ def _watch(workers: Sequence[Worker], interrupts: Interrupts, settle_s: float) -
     settled_s = float("inf")
     while _running(workers) and interrupts.seen is None and time.monotonic() < settled_s:
         _turn(workers)
-        kinds = {_failure_kind(worker) for worker in workers} - {None}
+        kinds = {worker.failure_kind for worker in workers} - {None}
         if kinds - {"communication"}:
             return
         if kinds:  # a communication error is a symptom: wait briefly for its cause
@@ -144,12 +155,3 @@ def _turn(workers: Sequence[Worker]) -> None:
 
 def _running(workers: Sequence[Worker]) -> list[Worker]:
     return [worker for worker in workers if worker.ended_s is None]
-
-
-def _failure_kind(worker: Worker) -> Kind | None:
-    """Return how a worker failed; None if it runs or has done its job."""
-    if worker.ended_s is None:
-        return None
-    if worker.outcome is None:
-        return "death"
-    return None if worker.outcome.ok else worker.outcome.kind

@@ -22,7 +22,7 @@ from typing import Any
 
 from boxwright.core.world import World
 from boxwright.launchers.base import IMPORTING_MAIN
-from boxwright.launchers.outcome import write_failure, write_result
+from boxwright.launchers.outcome import describe_failure, describe_result, write_outcome
 from boxwright.launchers.payload import unpack
 
 _PR_SET_PDEATHSIG = 1
@@ -108,7 +108,8 @@ def _work(folder: Path, file: Path, main_module: dict[str, str] | None) -> None:
         if end.code not in (None, 0):
             raise
         value = None
-    write_result(file, value if world.is_first else None, main_by_name=main_module is not None)
+    value = value if world.is_first else None
+    write_outcome(file, describe_result(value, main_by_name=main_module is not None))
 
 
 def _report(file: Path, error: BaseException, *, main_by_name: bool) -> None:
@@ -116,7 +117,7 @@ def _report(file: Path, error: BaseException, *, main_by_name: bool) -> None:
     frames = error.__traceback__ and error.__traceback__.tb_next
     error.__traceback__ = frames and (frames.tb_next or frames)
     try:
-        write_failure(file, error, main_by_name=main_by_name)
+        write_outcome(file, describe_failure(error, main_by_name=main_by_name))
     except OSError:  # a full disk: print it at least
         traceback.print_exception(error)
 

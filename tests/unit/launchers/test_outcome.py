@@ -8,11 +8,11 @@ from boxwright.launchers.base import Kind, WorkerFailed
 from boxwright.launchers.outcome import (
     Outcome,
     describe_failure,
+    describe_result,
     make_error,
     read_outcome,
     read_result,
-    write_failure,
-    write_result,
+    write_outcome,
 )
 
 GLOO = "[/build/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:10144."
@@ -31,7 +31,7 @@ def named(name: str, module: str, base: type[Exception]) -> type[Exception]:
 
 
 def test_a_result_comes_back(tmp_path: Path):
-    write_result(tmp_path / "outcome", {"ap": 0.5}, main_by_name=False)
+    write_outcome(tmp_path / "outcome", describe_result({"ap": 0.5}))
 
     outcome = read_outcome(tmp_path / "outcome")
     assert outcome is not None
@@ -40,7 +40,7 @@ def test_a_result_comes_back(tmp_path: Path):
 
 
 def test_a_failure_comes_back(tmp_path: Path):
-    write_failure(tmp_path / "outcome", KeyError("missing"), main_by_name=False)
+    write_outcome(tmp_path / "outcome", describe_failure(KeyError("missing")))
 
     outcome = read_outcome(tmp_path / "outcome")
     assert outcome is not None
