@@ -9,7 +9,7 @@ import pytest
 
 from boxwright.core.cpu import Core, Cpu
 from boxwright.core.errors import UsageError
-from boxwright.launchers.program import choose_settings
+from boxwright.tasks.program import choose_settings
 
 SHOW = "import os, json; print(json.dumps([dict(os.environ), sorted(os.sched_getaffinity(0))]))"
 

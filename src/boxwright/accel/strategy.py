@@ -1,4 +1,4 @@
-"""From the settings of a run to the launcher that starts it."""
+"""Makes the launcher that a run's settings describe."""
 
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,13 @@ from boxwright.launchers.placement import ELSEWHERE
 from boxwright.launchers.restart import Restart
 from boxwright.launchers.supervisor import Patience
 
-# What each setting is for, and what is given instead elsewhere.
+# The strategies that have a setting, and what to use with the others.
 _ONLY_FOR = {
     "address": (("ray",), "It is the address of a Ray cluster"),
     "master": (("spark",), "It is the URL of a Spark master"),
-    "min_workers": (ELSEWHERE, "On one machine the cores are there or not: use num_processes"),
+    "min_workers": (ELSEWHERE, "One machine has the cores or not: use num_processes"),
     "cores_per_worker": (ELSEWHERE, "On one machine use cpu_for_each_process"),
-    "spread": (("ray",), "It says how a Ray cluster lays the processes over its machines"),
+    "spread": (("ray",), "It distributes processes over the machines of a Ray cluster"),
     "files": (ELSEWHERE, "On one machine every process reads them where they are"),
 }
 
@@ -33,21 +33,21 @@ def make_launcher(
     spread: str | None = None,
     files: tuple[Path, ...] | None = None,
 ) -> Launcher:
-    """Return the launcher that settings describe.
+    """Return the launcher that settings describe; None means its own default.
 
     Args:
         strategy: a launcher's name; None for "subprocess".
-        max_restarts: how often all processes start again after one died.
-        patience: how long processes may take to end when they are stopped; None for the launcher's own.
+        max_restarts: how often to restart all processes after one has died.
+        patience: how long processes may take to end when they are stopped.
         address: of a Ray cluster.
         master: the URL of a Spark master.
-        min_workers: with how few processes an engine may go on when it has no room for all.
-        cores_per_worker: how many cpus of an engine each process gets.
-        spread: how Ray lays the processes over its machines; see `RayLauncher`.
-        files: what an engine carries to its machines.
+        min_workers: how few processes an engine may run with when it has no room for all.
+        cores_per_worker: an engine's cpus for each process.
+        spread: how Ray distributes the processes over its machines; see `RayLauncher`.
+        files: sent to an engine's machines.
 
     Raises:
-        UsageError: a setting does not belong to the strategy, or can't be.
+        UsageError: a setting does not belong to the strategy, or is not possible.
         MissingDependencyError: the strategy's package is not installed.
 
     Example:
@@ -55,22 +55,18 @@ def make_launcher(
         ['if a process dies, all are restarted, up to 2 times']
     """
     strategy = strategy or "subprocess"
-    given: dict[str, Any] = {
-        "address": address,
-        "master": master,
-        "min_workers": min_workers,
-        "cores_per_worker": cores_per_worker,
-        "spread": spread,
-        "files": files,
-    }
-    chosen = {name: value for name, value in given.items() if value is not None}
-    for name, value in chosen.items():
+    settings = {
+        "address": address, "master": master, "min_workers": min_workers, "cores_per_worker": cores_per_worker,
+        "spread": spread, "files": files,
+    }  # fmt: skip
+    given: dict[str, Any] = {name: value for name, value in settings.items() if value is not None}
+    for name, value in given.items():
         strategies, hint = _ONLY_FOR[name]
         if strategy not in strategies:
             raise UsageError(
                 f"{name}={value!r} is for strategy {' and '.join(map(repr, strategies))}, not {strategy!r}. {hint}."
             )
     if patience is not None:
-        chosen["patience"] = patience
-    launcher: Launcher = catalogue.load("launcher", strategy)(restart=Restart(max_restarts=max_restarts), **chosen)
+        given["patience"] = patience
+    launcher: Launcher = catalogue.load("launcher", strategy)(restart=Restart(max_restarts=max_restarts), **given)
     return launcher

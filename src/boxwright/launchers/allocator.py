@@ -1,7 +1,7 @@
-"""The memory allocator of a process: which it is, whether it keeps freed memory, and what makes it do so.
+"""The memory allocator of a process: which one it is, and how to make it keep freed memory.
 
-By default glibc maps every large buffer anew and gives it back when it is freed, so a network's activations cost a page
-fault for each 4 KiB at every step. Kept memory has its pages already.
+By default glibc maps every large buffer anew and unmaps it when it is freed, so a network's activations cost a page
+fault per 4 KiB at every step. Memory that is kept has its pages already.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ VARIABLES: tuple[tuple[str, str], ...] = (
     ("MALLOC_TOP_PAD_", str(64 << 20)),
     ("THP_MEM_ALLOC_ENABLE", "1"),  # torch asks the system for huge pages
 )
-"""What a process must find in its environment when it starts."""
+"""The environment in which a process must start to keep freed memory."""
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # of malloc.h
 _OTHERS = ("tcmalloc", "jemalloc", "mimalloc")
@@ -29,9 +29,9 @@ class Allocator:
     """The allocator of this process and of those that it starts.
 
     Attributes:
-        name: "glibc", "tcmalloc", …; "" where it is not known.
+        name: "glibc", "tcmalloc", …; "" if it is unknown.
         keeps: whether this process keeps large freed blocks.
-        variables: what processes that are started are given, so that they keep them.
+        variables: the environment that makes processes keep them.
         note: why there are no variables.
     """
 
@@ -41,13 +41,13 @@ class Allocator:
     note: str = ""
 
     def describe(self, *, started: bool) -> str:
-        """Return a sentence about the processes of a run: those that are started, or this one.
+        """Return a sentence about the processes of a run, if they are started, else about this one.
 
         Example:
             >>> Allocator(name="glibc", variables=VARIABLES[:1]).describe(started=True)
             'glibc, keeps freed memory (MALLOC_MMAP_MAX_)'
         """
-        name = self.name or "as the system gives it"
+        name = self.name or "the system's"
         if self.note:
             return f"{name}: {self.note}"
         if started and self.variables:
@@ -58,10 +58,10 @@ class Allocator:
 
 
 def read_allocator(env: Mapping[str, str] | None = None) -> Allocator:
-    """Return the allocator of this process; variables that the user has set are left to the user.
+    """Return the allocator of this process; variables that the user has set are not changed.
 
     Args:
-        env: the variables to read; those of this process by default.
+        env: the variables to read; this process's by default.
     """
     env = os.environ if env is None else env
     try:
@@ -70,12 +70,12 @@ def read_allocator(env: Mapping[str, str] | None = None) -> Allocator:
         loaded = ""
     for name in _OTHERS:
         if f"lib{name}" in loaded:
-            return Allocator(name=name, note="preloaded, and left as it is")
+            return Allocator(name=name, note="preloaded, not changed")
     if platform.libc_ver()[0] != "glibc":
-        return Allocator(note="its settings are not known")
+        return Allocator(note="its settings are unknown")
     own = env.get("MALLOC_MMAP_MAX_", "0")
     if own != "0":
-        return Allocator(name="glibc", note=f"as MALLOC_MMAP_MAX_={own} in the environment says")
+        return Allocator(name="glibc", note=f"MALLOC_MMAP_MAX_={own} is set in the environment")
     return Allocator(
         name="glibc",
         keeps=not _maps_large_blocks(),
@@ -86,9 +86,9 @@ def read_allocator(env: Mapping[str, str] | None = None) -> Allocator:
 def keep_freed_memory() -> bool:
     """Make this process keep large freed blocks from now on; return whether it does.
 
-    For programs that are ours from start to end, before torch is imported: there is no way back.
+    For programs of our own, before torch is imported: it can't be undone.
     """
-    if read_allocator().note:  # the user has chosen another one
+    if read_allocator().note:  # the user has made another choice
         return False
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     libc = ctypes.CDLL(None)
@@ -106,7 +106,7 @@ class _Mallinfo2(ctypes.Structure):
 
 
 def _maps_large_blocks() -> bool:
-    """Return whether a large block gets a mapping of its own, by asking for one: variables or code may have set it."""
+    """Return whether a large block gets its own mapping; tried out, as variables or code may have set it."""
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallinfo2"):  # glibc before 2.33
         return True

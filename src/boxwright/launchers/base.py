@@ -1,4 +1,4 @@
-"""The seam: what a launcher is, what it is told about each worker, and how it says that one of them failed."""
+"""The seam: what a launcher does, how a worker is described to it, and the error that it raises."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -11,12 +11,12 @@ from boxwright.core.world import World
 T = TypeVar("T")
 
 Kind = Literal["exception", "death", "communication"]
-"""`exception`: the job raised. `death`: the process ended without a word. `communication`: it lost the others."""
+"""`exception`: the job raised. `death`: the process ended without a report. `communication`: it lost the others."""
 
 ATTEMPT = "BOXWRIGHT_ATTEMPT"
-"""The variable that counts, from 0, how often this group of workers was started."""
+"""The variable that counts, from 0, how often the workers were started."""
 RENDEZVOUS = "BOXWRIGHT_RENDEZVOUS"
-"""The variable by which a worker of ours is known: where the first worker listens."""
+"""The variable that marks a worker of ours: where the first worker listens."""
 IMPORTING_MAIN = "BOXWRIGHT_IMPORTING_MAIN"
 """The variable that is set while a worker imports the program's main module."""
 
@@ -24,15 +24,15 @@ _THREADS = "OMP_NUM_THREADS"
 
 
 class WorkerFailed(WorkerError):
-    """One worker failed, and all of them were stopped; the message carries its rank and traceback.
+    """A worker failed, and all of them were stopped; the message has its rank and traceback.
 
-    What the worker raised is the `__cause__`, where it can be pickled.
+    The worker's exception is the `__cause__`, if it can be pickled.
 
     Attributes:
         rank: the worker that failed first.
         kind: how it failed.
-        exit_code: what the command line ends with: that of a `BoxwrightError` in the worker, otherwise 1.
-        status: how its process ended: the exit status, or minus the signal's number; None if it is not known.
+        exit_code: the command line's exit code: that of a `BoxwrightError` in the worker, otherwise 1.
+        status: the exit status of its process, or minus the signal's number; None if it is not known.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class WorkerFailed(WorkerError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """What a launcher needs to know about one worker before it starts.
+    """One worker, described before it starts.
 
     Attributes:
         rank: this worker among all, from 0.
@@ -62,10 +62,9 @@ class WorkerSpec:
         local_world_size: how many workers its machine has.
         node_rank: its machine among all machines, from 0.
         cores: the logical cpus it may run on; empty for all that the launching process may use.
-        threads: how many computing threads it should use (OMP_NUM_THREADS).
-        env: more environment variables, as pairs. They are there before the interpreter starts.
-        anywhere: an engine chooses its machine, and there its cores and threads are found; `cores` and `threads` say
-            nothing then, nor do the local rank and the node.
+        threads: how many computing threads it uses (OMP_NUM_THREADS).
+        env: more environment variables, as pairs, set before the interpreter starts.
+        anywhere: an engine chooses its machine. Cores, threads, local rank and node are decided there.
 
     Example:
         >>> spec = WorkerSpec(rank=1, local_rank=1, world_size=2, local_world_size=2, cores=(2, 3), threads=2)
@@ -90,11 +89,11 @@ class WorkerSpec:
         if taken:
             raise UsageError(
                 f"env={dict(self.env)!r} sets {', '.join(taken)}, which the launcher sets itself. "
-                "Leave it out; the fields of WorkerSpec say the same."
+                "Leave it out; WorkerSpec has a field for it."
             )
 
     def world(self, *, master_port: int, master_addr: str = "127.0.0.1") -> World:
-        """Return the worker's world, once it is known where the first worker listens.
+        """Return the worker's world, given where the first worker listens.
 
         Raises:
             UsageError: the numbers contradict each other.
@@ -111,14 +110,14 @@ class WorkerSpec:
         )
 
     def variables(self, world: World) -> dict[str, str]:
-        """Return every environment variable that tells the worker its place, its threads and its `env`."""
+        """Return the environment variables with the worker's place, its threads and its `env`."""
         return {**dict(self.env), **world.to_env(), _THREADS: str(self.threads)}
 
 
 def current_attempt() -> int:
-    """Return how often this worker's group was started before; 0 outside a worker.
+    """Return how often the workers were started before this time; 0 outside a worker.
 
-    A job that is started again looks here whether to go on from its last checkpoint.
+    If it is not 0, a job should resume from its last checkpoint.
     """
     return int(os.environ.get(ATTEMPT, "0"))
 
@@ -128,11 +127,11 @@ class Launcher(Protocol):
 
     @property
     def name(self) -> str:
-        """What users call it: its name in the catalogue."""
+        """Its name in the catalogue."""
         ...
 
     def notes(self, workers: int) -> list[str]:
-        """Return what a plan of so many workers should say about restarts and the like."""
+        """Return what a plan of this many workers should say about restarts and the like."""
         ...
 
     def run(self, job: Callable[[World], T], workers: Sequence[WorkerSpec]) -> T:
@@ -146,17 +145,17 @@ class Launcher(Protocol):
 
 
 def check_one_machine(workers: Sequence[WorkerSpec]) -> None:
-    """Refuse workers that are not all the ranks of one world on this machine.
+    """Reject workers that are not all the ranks of one world on this machine.
 
     Raises:
-        UsageError: a rank is missing or there twice, or the sizes differ.
+        UsageError: a rank is missing or given twice, or the sizes differ.
     """
     count = len(workers)
     if not count:
         raise UsageError("workers=[] is not possible. Ask for at least 1.")
-    told = [(w.rank, w.world_size, w.local_rank, w.local_world_size, w.node_rank) for w in workers]
-    if sorted(told) != [(rank, count, rank, count, 0) for rank in range(count)]:
+    places = [(w.rank, w.world_size, w.local_rank, w.local_world_size, w.node_rank) for w in workers]
+    if sorted(places) != [(rank, count, rank, count, 0) for rank in range(count)]:
         raise UsageError(
             f"{count} workers on one machine need ranks 0 to {count - 1}, each once and with a world of {count}, "
-            f"but (rank, world_size, local_rank, local_world_size, node_rank) are {told!r}. Use make_workers()."
+            f"but (rank, world_size, local_rank, local_world_size, node_rank) are {places!r}. Use make_workers()."
         )

@@ -1,4 +1,4 @@
-"""Files that a launcher carries to the machines of its workers, and where a worker finds them."""
+"""Files that a launcher sends to its workers' machines, and where a worker finds them."""
 
 import fcntl
 import os
@@ -10,55 +10,55 @@ from boxwright.core.errors import UsageError
 from boxwright.launchers.folder import shared_folder
 
 FILES = "BOXWRIGHT_FILES"
-"""The variable that tells a worker the folder in which its launcher's files are."""
+"""The variable with the folder of the launcher's files."""
 
 Bring = Callable[[Path], None]
-"""Puts the files of a launch into a folder of the machine where it is called."""
+"""Puts the files of a launch into a folder of this machine."""
 
 _WHOLE = "whole"
 
 
 def carried_file(name: str) -> Path:
-    """Return where a file is that the launcher has carried here; it is gone when the last worker here has ended.
+    """Return where a file of the launcher is on this machine; it is removed after the last worker here.
 
     Args:
-        name: the file's name in the folder it came from.
+        name: the file's name, without its original folder.
 
     Raises:
-        UsageError: the launcher has carried no such file.
+        UsageError: the launcher has sent no such file.
     """
     folder = os.environ.get(FILES)
     path = Path(folder or "", name)
     if folder is None or not path.exists():
-        raise UsageError(f"No file {name!r} was carried to this worker. Name it in the launcher's files.")
+        raise UsageError(f"No file {name!r} was sent to this worker. Name it in the launcher's files.")
     return path
 
 
 def check_files(files: Sequence[Path]) -> int:
-    """Return how many bytes there are to carry.
+    """Return the size of all files in bytes.
 
     Raises:
-        UsageError: a file is not there, or two have the same name.
+        UsageError: a file is missing, or two have the same name.
     """
     names = [file.name for file in files]
     for file in files:
         if not file.is_file():
-            raise UsageError(f"{str(file)!r} is to be carried to the workers, but is no file. Check the path.")
+            raise UsageError(f"{str(file)!r} can't be sent to the workers: it is not a file. Check the path.")
         if names.count(file.name) > 1:
-            raise UsageError(f"Two files to carry are named {file.name!r}. Give one of them another name.")
+            raise UsageError(f"Two files to send are named {file.name!r}. Rename one of them.")
     return sum(file.stat().st_size for file in files)
 
 
 @contextmanager
 def receiving(key: str, bring: Bring) -> Iterator[Path]:
-    """Give the folder with the launch's files. The first who asks on a machine brings them, the others wait.
+    """Yield the folder with the launch's files. The first process of a machine brings them, the others wait.
 
     Args:
         key: the launch, as `shared_folder` takes it.
         bring: puts the files into a folder.
 
     Raises:
-        OSError: they can't be had, or there is no room for them.
+        OSError: they can't be brought, or there is no room for them.
     """
     with shared_folder(key) as folder:
         place = folder / "files"

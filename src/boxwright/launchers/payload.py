@@ -1,4 +1,4 @@
-"""Functions and values as bytes that another process understands."""
+"""Packs functions and values into bytes for another process."""
 
 import io
 import os
@@ -18,13 +18,13 @@ _MAIN = ("__main__", "__mp_main__")  # the second is what multiprocessing calls 
 def pack(value: object, what: str, *, main_by_name: bool = False) -> bytes:
     """Return a value as bytes, functions and classes of scripts and notebooks included.
 
-    What a fresh interpreter can import is named; all else (`__main__`, files that were loaded by their path) travels
-    as code.
+    What a fresh interpreter can import is sent by name, all else (`__main__`, files that were loaded by their path) as
+    code.
 
     Args:
         value: what to send.
         what: its name in the error message.
-        main_by_name: name the functions and classes of `__main__` too: the other side has imported that module.
+        main_by_name: send functions and classes of `__main__` by name: the other side has imported that module.
 
     Raises:
         UsageError: the value can't be pickled.
@@ -33,7 +33,7 @@ def pack(value: object, what: str, *, main_by_name: bool = False) -> bytes:
     pickler = _Pickler(file, main_by_name=main_by_name)
     try:
         pickler.dump(value)
-    # What objects raise when they refuse: locks and files TypeError, shared queues RuntimeError, and so on.
+    # Locks and files raise TypeError, shared queues RuntimeError, and so on.
     except (pickle.PicklingError, TypeError, AttributeError, ValueError, RuntimeError) as error:
         raise UsageError(
             f"{what} can't be sent to another process: {error}. Send plain values, arrays or paths, "
@@ -53,7 +53,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(self, file: io.BytesIO, *, main_by_name: bool) -> None:
         super().__init__(file)
         self._main_by_name = main_by_name
-        self._importable: dict[str, bool] = {"__main__": True}  # cloudpickle knows what to do with it
+        self._importable: dict[str, bool] = {"__main__": True}  # cloudpickle handles it
         self._by_value: list[ModuleType] = []
 
     def reducer_override(self, obj: Any) -> Any:
@@ -63,23 +63,19 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 return NotImplemented  # pickle's own way: by name
             if name in sys.modules and name not in self._importable:
                 self._importable[name] = _can_import(sys.modules[name])
-                if not self._importable[name]:
-                    self._send_as_code(sys.modules[name])
+                if not self._importable[name] and name not in cloudpickle.list_registry_pickle_by_value():
+                    cloudpickle.register_pickle_by_value(sys.modules[name])
+                    self._by_value.append(sys.modules[name])
         return super().reducer_override(obj)
 
-    def _send_as_code(self, module: ModuleType) -> None:
-        if module.__name__ not in cloudpickle.list_registry_pickle_by_value():
-            cloudpickle.register_pickle_by_value(module)
-            self._by_value.append(module)
-
     def forget(self) -> None:
-        """Take back what was registered with cloudpickle, which keeps it for the whole process."""
+        """Undo the registrations with cloudpickle, which would last as long as the process."""
         for module in self._by_value:
             cloudpickle.unregister_pickle_by_value(module)
 
 
 def _is_reachable(obj: type | Callable[..., Any]) -> bool:
-    """Return whether a name leads to this very object; it does not for a lambda or a function inside another."""
+    """Return whether this object is found by its name; a lambda or a function inside another is not."""
     found: Any = sys.modules.get(obj.__module__)
     for part in obj.__qualname__.split("."):
         found = getattr(found, part, None)
@@ -91,8 +87,8 @@ def _can_import(module: ModuleType) -> bool:
     file = getattr(module, "__file__", None) or ""
     if not file.endswith(".py"):
         return True  # built-in or compiled: there is no code to send
-    # `importlib.util.find_spec` won't do: it answers from `sys.modules`, where pytest and loaders of single files
-    # put modules that nobody else can find.
+    # Not `importlib.util.find_spec`: it looks in `sys.modules`, where pytest and loaders of single files put modules
+    # that no other process can find.
     parts = module.__name__.split(".")
     path: Sequence[str] | None = None
     for end in range(1, len(parts) + 1):

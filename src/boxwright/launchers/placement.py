@@ -1,4 +1,4 @@
-"""Which cores and how many threads each worker gets, on this machine or on the one where it lands."""
+"""Chooses cores and threads for each worker, on this machine or on the one where an engine starts it."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -20,17 +20,17 @@ def make_workers(
     threads: int | None = None,
     allow_overlap: bool = False,
 ) -> list[WorkerSpec]:
-    """Return one worker for each process, each with its own cores and as many threads as pay.
+    """Return one worker for each process, with its own cores and threads.
 
-    Without `cpu_for_each_process` whole physical cores are dealt out, inside the mask (taskset, cpuset) and, where it
-    can be, inside one socket. A container's quota limits the threads and the number of processes, not the cores: on a
-    shared machine every container would otherwise sit on the same first ones.
+    Without `cpu_for_each_process` each gets whole physical cores, inside the mask (taskset, cpuset) and, if possible,
+    inside one socket. A container's quota limits the threads and the number of processes, not the cores: on a shared
+    machine every container would otherwise use the same first ones.
 
     Args:
         cpu: the machine, as `read_cpu()` gives it.
         num_processes: how many workers.
         cpu_for_each_process: the logical cpus of each worker, instead of the split above.
-        threads: computing threads of each worker; by default one for each of its physical cores.
+        threads: computing threads of each worker; by default one per physical core.
         allow_overlap: whether two entries of `cpu_for_each_process` may name the same cpu.
 
     Raises:
@@ -47,12 +47,14 @@ def make_workers(
         raise UsageError(f"num_processes={num_processes!r} is not possible. Ask for at least 1.")
     if cpu_for_each_process is None:
         if allow_overlap:
-            raise UsageError("allow_overlap=True needs cpu_for_each_process. Give each process its cpus, or leave it.")
-        shares = _deal(cpu, num_processes)
+            raise UsageError(
+                "allow_overlap=True needs cpu_for_each_process. Give each process its cpus, or leave it out."
+            )
+        shares = _split(cpu, num_processes)
     else:
         shares = [tuple(sorted(set(cpus))) for cpus in cpu_for_each_process]
         _check(cpu, num_processes, shares, allow_overlap=allow_overlap)
-    # The quota is for all workers together: each gets its part of it, the first ones what is left over.
+    # The quota is for all workers together: each gets its part, the first ones the remainder.
     each, rest = divmod(cpu.usable_cores, num_processes)
     workers = []
     for rank, share in enumerate(shares):
@@ -75,7 +77,7 @@ def make_workers_anywhere(num_processes: int) -> list[WorkerSpec]:
     """Return workers whose machines an engine will choose.
 
     Raises:
-        UsageError: there is none.
+        UsageError: fewer than 1 is asked for.
 
     Example:
         >>> [worker.rank for worker in make_workers_anywhere(2)]
@@ -90,23 +92,15 @@ def make_workers_anywhere(num_processes: int) -> list[WorkerSpec]:
 
 
 def settle_here(spec: WorkerSpec, cpu: Cpu, cpus: int) -> WorkerSpec:
-    """Return a worker that may be anywhere with cores and threads of this machine, where it has landed.
+    """Return a worker that an engine has started on this machine, with its cores and threads.
 
-    A machine that the group has to itself is dealt out as `make_workers` does. On one that other programs of the
-    engine may share, the worker is not pinned: they would sit on the same first cores.
+    A machine that the workers fill is split as `make_workers` does. On one that other programs of the engine may share,
+    the worker is not pinned: they would use the same first cores.
 
     Args:
-        spec: the worker; its local rank and size are true.
+        spec: the worker, with its local rank and size on this machine.
         cpu: this machine.
         cpus: how many logical cpus the engine has granted each worker.
-
-    Example:
-        >>> from boxwright.core.cpu import Core
-        >>> cores = tuple(Core(cpus=(i, i + 4)) for i in range(4))
-        >>> cpu = Cpu(model="", vendor="", isa=frozenset(), all_cores=cores, allowed=tuple(range(8)))
-        >>> spec = WorkerSpec(rank=1, local_rank=1, world_size=2, local_world_size=2, anywhere=True)
-        >>> settle_here(spec, cpu, 4).cores, settle_here(spec, cpu, 2).cores, settle_here(spec, cpu, 2).threads
-        ((2, 3, 6, 7), (), 1)
     """
     logical = len(cpu.allowed)
     left = logical - spec.local_world_size * cpus
@@ -118,7 +112,7 @@ def settle_here(spec: WorkerSpec, cpu: Cpu, cpus: int) -> WorkerSpec:
 
 
 def fit_cores(machines: Sequence[int], workers: int) -> int:
-    """Return the most cpus that each of so many workers can have at once on these machines; 0 if there is no room.
+    """Return the most cpus that each worker can have on these machines; 0 if there is no room for all.
 
     Example:
         >>> fit_cores([16, 8], 3)
@@ -130,9 +124,9 @@ def fit_cores(machines: Sequence[int], workers: int) -> int:
     return 0
 
 
-def _deal(cpu: Cpu, num_processes: int) -> list[tuple[int, ...]]:
+def _split(cpu: Cpu, num_processes: int) -> list[tuple[int, ...]]:
     if num_processes > cpu.usable_cores:
-        why = "allowed by the mask" if cpu.usable_cores == len(cpu.cores) else f"paid for by the quota of {cpu.quota:g}"
+        why = "allowed by the mask" if cpu.usable_cores == len(cpu.cores) else f"granted by the quota of {cpu.quota:g}"
         raise UsageError(
             f"num_processes={num_processes!r} needs as many physical cores, but {cpu.usable_cores} are {why}. "
             f"Use num_processes={cpu.usable_cores!r} or fewer, or name the cpus with cpu_for_each_process."
@@ -152,7 +146,7 @@ def _check(cpu: Cpu, num_processes: int, shares: Sequence[tuple[int, ...]], *, a
         if not share:
             raise UsageError(f"{given} gives process {rank} no cpu. Name at least one.")
         for one in share:
-            cpu.core_of(one)  # refuses a cpu that is not there
+            cpu.core_of(one)  # raises if there is no such cpu
             if one not in cpu.allowed:
                 raise UsageError(
                     f"{given} names cpu {one!r}, which this process may not use (taskset, container limits). "
@@ -161,6 +155,6 @@ def _check(cpu: Cpu, num_processes: int, shares: Sequence[tuple[int, ...]], *, a
             if one in seen and not allow_overlap:
                 raise UsageError(
                     f"{given} gives cpu {one!r} to processes {seen[one]} and {rank}, which slow each other down. "
-                    "Give each its own, or say allow_overlap=True."
+                    "Give each its own, or set allow_overlap=True."
                 )
             seen[one] = rank

@@ -1,19 +1,84 @@
-"""Running a program of the user's own with settings that fit the machine."""
+"""Run a user's own program with settings that fit the machine."""
 
+import os
+import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
-from boxwright.core.cpu import read_cpu
-from boxwright.launchers.allocator import keep_freed_memory
-from boxwright.launchers.program import ProgramSettings, become, check_command, choose_settings
+from boxwright.core.cpu import Cpu, read_cpu
+from boxwright.core.errors import UsageError
+from boxwright.core.procfs import format_cpu_list
+from boxwright.launchers.allocator import VARIABLES, keep_freed_memory
 
-__all__ = ["become", "keep_freed_memory", "prepare"]
+__all__ = ["ProgramSettings", "become", "choose_settings", "keep_freed_memory", "prepare"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramSettings:
+    """A program's environment variables and cpus, with the reasons."""
+
+    variables: tuple[tuple[str, str], ...]
+    cpus: tuple[int, ...]
+    reasons: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """Return the settings for people."""
+        shown = [f"{name}={value}" for name, value in self.variables]
+        return [*shown, f"cpus {format_cpu_list(self.cpus)}", *(f"  {reason}" for reason in self.reasons)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as plain JSON values."""
+        return {"variables": dict(self.variables), "cpus": list(self.cpus), "reasons": list(self.reasons)}
 
 
 def prepare(command: Sequence[str], *, threads: int | None = None) -> ProgramSettings:
-    """Return what a program would be given on this machine.
+    """Return the settings of a program on this machine.
 
     Raises:
         UsageError: there is no such program, or there are too many threads.
     """
-    check_command(command)
+    _find_program(command)
     return choose_settings(read_cpu(), threads)
+
+
+def choose_settings(cpu: Cpu, threads: int | None = None) -> ProgramSettings:
+    """Return settings for one program that has the machine to itself.
+
+    It gets one thread per physical core: hyper-threads share their units, and a second one slows numeric code down.
+
+    Raises:
+        UsageError: there are more threads than cpus that may be used.
+    """
+    if threads is not None and threads > len(cpu.allowed):
+        raise UsageError(f"threads={threads!r}, but this process may use {len(cpu.allowed)} cpus.")
+    count = threads or cpu.usable_cores
+    # Under a quota the cores are not chosen: every container would otherwise use the same first ones.
+    cores = cpu.cores[:count] if threads is not None else cpu.cores
+    cpus = tuple(sorted(one for core in cores for one in core.cpus))
+    reasons = [f"{count} threads: {'as asked' if threads else 'one for each usable physical core'}"]
+    if cpu.quota is not None:
+        reasons.append(f"the container's quota is {cpu.quota:g} cpus")
+    reasons.append("freed memory is kept instead of given back to the system, which saves page faults")
+    variables = (("OMP_NUM_THREADS", str(count)), ("MKL_NUM_THREADS", str(count)), *VARIABLES)
+    return ProgramSettings(variables=variables, cpus=cpus, reasons=tuple(reasons))
+
+
+def become(command: Sequence[str], settings: ProgramSettings) -> NoReturn:
+    """Replace this process by the program; variables that the user has set keep their values.
+
+    Raises:
+        UsageError: there is no command, or no such program.
+    """
+    program = _find_program(command)
+    os.sched_setaffinity(0, settings.cpus)
+    os.execve(program, list(command), {**dict(settings.variables), **os.environ})
+
+
+def _find_program(command: Sequence[str]) -> str:
+    if not command:
+        raise UsageError("There is nothing to run. Use: boxwright run -- python script.py")
+    program = shutil.which(command[0])
+    if program is None:
+        raise UsageError(f"There is no program {command[0]!r}. Check its name and PATH.")
+    return program

@@ -71,9 +71,9 @@ def test_the_allocator_is_set_for_processes_that_are_started_and_described_for_t
     assert "keeps freed memory" in started.allocator
     assert all(dict(worker.env)["MALLOC_MMAP_MAX_"] == "0" for worker in started.workers)
     assert f"allocator    {started.allocator}" in started.lines()
-    other = Allocator(name="tcmalloc", note="preloaded, and left as it is")
+    other = Allocator(name="tcmalloc", note="preloaded, not changed")
     left = Plan.resolve(cpu=make_cpu(), num_processes=2, allocator=other)
-    assert left.allocator == "tcmalloc: preloaded, and left as it is"
+    assert left.allocator == "tcmalloc: preloaded, not changed"
     assert all(not worker.env for worker in left.workers)
 
 

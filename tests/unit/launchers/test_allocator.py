@@ -41,7 +41,7 @@ def test_a_process_gives_memory_back_until_it_is_told_to_keep_it() -> None:
 def test_what_the_user_has_set_is_left_and_said() -> None:
     name, keeps, variables, note = in_a_fresh_process("a.keep_freed_memory();", MALLOC_MMAP_MAX_="9")
     assert (name, keeps, variables) == ("glibc", False, 0)
-    assert note == "as MALLOC_MMAP_MAX_=9 in the environment says"
+    assert "MALLOC_MMAP_MAX_=9" in str(note)
 
 
 def faults_of_a_large_buffer(world: object) -> tuple[bool, int]:
@@ -76,4 +76,4 @@ def test_the_sentence_names_what_processes_are_given() -> None:
     glibc = Allocator(name="glibc", variables=VARIABLES)
     assert "MALLOC_TOP_PAD_" in glibc.describe(started=True)
     assert "boxwright run" in glibc.describe(started=False)
-    assert Allocator().describe(started=False).startswith("as the system gives it")
+    assert Allocator().describe(started=False).startswith("the system's")

@@ -1,4 +1,4 @@
-"""Files that a launcher carries: brought once a machine, found by the workers, gone afterwards."""
+"""Files that a launcher sends: brought once per machine, found by the workers, gone afterwards."""
 
 import fcntl
 import os
@@ -112,7 +112,7 @@ def test_a_folder_that_is_removed_while_a_process_enters_is_made_again(monkeypat
     assert not folder.exists()
 
 
-def test_files_are_brought_once_a_machine(own_folder: Path):
+def test_files_are_brought_once_per_machine(own_folder: Path):
     count: list[Path] = []
     both = threading.Barrier(2)
 
@@ -134,16 +134,16 @@ def test_files_are_brought_once_a_machine(own_folder: Path):
     assert list(own_folder.iterdir()) == []
 
 
-def test_what_can_not_be_carried_is_refused(tmp_path: Path):
+def test_files_that_can_not_be_sent_are_refused(tmp_path: Path):
     (tmp_path / "a").mkdir()
     (tmp_path / "x").write_text("12345")
     (tmp_path / "a" / "x").touch()
     assert check_files([tmp_path / "x"]) == 5
-    with pytest.raises(UsageError, match="is no file"):
+    with pytest.raises(UsageError, match="is not a file"):
         check_files([tmp_path / "a"])
-    with pytest.raises(UsageError, match="Two files to carry are named 'x'"):
+    with pytest.raises(UsageError, match="named 'x'"):
         check_files([tmp_path / "x", tmp_path / "a" / "x"])
-    with pytest.raises(UsageError, match="No file 'x' was carried"):
+    with pytest.raises(UsageError, match="No file 'x'"):
         carried_file("x")
 
 

@@ -63,9 +63,9 @@ def test_workers_stay_inside_a_socket(tmp_path: Path):
         (
             machine(2),
             3,
-            "num_processes=3 needs as many physical cores, but 2 are allowed by the mask. Use num_processes=2",
+            r"num_processes=3 .* 2 .* mask\. Use num_processes=2",
         ),
-        (machine(8, quota=2.5), 3, "but 2 are paid for by the quota of 2.5"),
+        (machine(8, quota=2.5), 3, "quota of 2.5"),
         (machine(2), 0, "num_processes=0 is not possible"),
     ],
 )
