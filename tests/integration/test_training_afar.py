@@ -173,26 +173,20 @@ def test_on_ray_a_run_goes_on_from_its_store_with_data_by_url(
     check_run_folder(tmp_path / "b")
 
 
+class FromShippedWeights(Callback):
+    """Fails the run unless it starts from weights among the launcher's files."""
+
+    def on_start(self, settings: Any) -> None:
+        assert Path(settings["ckpt"]).parent == Path(os.environ[FILES])
+
+
 @pytest.mark.more
 @RAY
-def test_on_ray_weights_to_start_from_are_shipped_too(
-    ray_cluster: RayCluster, scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    from boxwright.launchers import ray_
+def test_on_ray_weights_to_start_from_are_shipped_too(ray_cluster: RayCluster, scenes: Path, tmp_path: Path):
+    ckpt, out = make_weights(tmp_path), tmp_path / "out"
+    config = make_config(scenes, out, strategy="ray", ship=True, ckpt=ckpt, steps=2, eval_interval=0)
 
-    ckpt, put = make_weights(tmp_path), ray_._put
-
-    def put_and_remove(files: Any) -> Any:
-        parcels = put(files)
-        ckpt.unlink()
-        return parcels
-
-    monkeypatch.setattr(ray_, "_put", put_and_remove)
-    out = tmp_path / "out"
-    result = train(make_config(scenes, out, strategy="ray", ship=True, ckpt=ckpt, steps=2, eval_interval=0))
-
-    assert result.steps == 2
-    assert not ckpt.exists()
+    assert train(config, callbacks=[FromShippedWeights()]).steps == 2
 
 
 def hash_file(_: World) -> tuple[str, Path]:
@@ -202,7 +196,7 @@ def hash_file(_: World) -> tuple[str, Path]:
 
 
 @RAY
-def test_a_file_larger_than_rays_object_store_comes_through(ray_cluster: RayCluster, tmp_path: Path):
+def test_a_large_file_comes_through(ray_cluster: RayCluster, tmp_path: Path):
     from boxwright.launchers.ray_ import RayLauncher
 
     big = tmp_path / "big"
@@ -219,8 +213,6 @@ def test_a_file_larger_than_rays_object_store_comes_through(ray_cluster: RayClus
 def test_on_spark_shipped_data_and_a_store_need_no_shared_files(
     spark_cluster: str, scenes: Path, tmp_path: Path, by_hand: dict[str, Any], moved_away: None
 ):
-    from pyspark import SparkContext, SparkFiles
-
     out, carried = tmp_path / "out", tmp_path / "carried"
     config = make_config(scenes, out, strategy="spark", ship=True, store=str(tmp_path / "far"), max_restarts=1)
 
@@ -230,7 +222,3 @@ def test_on_spark_shipped_data_and_a_store_need_no_shared_files(
     check_run_folder(out)
     assert result.checkpoint.is_file()
     check_nothing_left(carried, starts=2)
-    context = SparkContext._active_spark_context
-    assert context is not None
-    assert [name for name in context.listFiles if "boxwright" in name] == []
-    assert [name for name in os.listdir(SparkFiles.getRootDirectory()) if "boxwright" in name] == []

@@ -11,7 +11,6 @@ from boxwright.core.world import World
 from boxwright.launchers.agent import serve
 from boxwright.launchers.driver import run_on_engine
 from boxwright.launchers.engine import EngineLauncher, Placement
-from boxwright.launchers.files import Bring
 from boxwright.launchers.placement import make_workers_anywhere
 from boxwright.launchers.wire import Invitation, Listener
 
@@ -22,14 +21,12 @@ class FakeEngine:
 
     Attributes:
         machines: their names.
-        bring: brings the launch's files to a machine.
         calls: whether agents call the driver.
         lost: what the engine says of its agents.
         starts: how often agents were asked for.
     """
 
     machines: list[str]
-    bring: Bring | None = None
     calls: bool = True
     lost: str | None = None
     starts: int = 0
@@ -37,7 +34,7 @@ class FakeEngine:
     def run(self, job: Callable[[World], object], count: int, **settings: Any) -> object:
         """Run a job in `count` workers, with settings of `EngineLauncher`."""
         launcher, workers = EngineLauncher(**settings), make_workers_anywhere(count)
-        return run_on_engine(launcher.pack_job(job, workers)[0], workers, self, launcher)
+        return run_on_engine(launcher.pack_job(job, workers), workers, self, launcher)
 
     def listen(self) -> Listener:
         return Listener("127.0.0.1")
@@ -51,7 +48,7 @@ class FakeEngine:
         if count < least:
             raise UsageError(f"There is room for {count}.")
         agents = [
-            threading.Thread(target=serve, args=(invitation, slot, node, self.bring))
+            threading.Thread(target=serve, args=(invitation, slot, node))
             for slot, node in enumerate(self.machines[:count])
             if self.calls
         ]

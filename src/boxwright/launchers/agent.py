@@ -12,20 +12,21 @@ import tempfile
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import WorkerError
 from boxwright.launchers.base import WorkerSpec
-from boxwright.launchers.files import FILES, Bring, receiving
+from boxwright.launchers.files import FILES, receiving
 from boxwright.launchers.folder import launch_folder
 from boxwright.launchers.network import find_free_port, use_interface
 from boxwright.launchers.outcome import Outcome, describe_failure
 from boxwright.launchers.placement import settle_here
 from boxwright.launchers.process import WorkerProcess, write_start
 from boxwright.launchers.supervisor import ENDING_S, TURN_S
-from boxwright.launchers.wire import Invitation, call
+from boxwright.launchers.wire import Invitation, call, fetch_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,7 @@ class Start:
         path: the driver's search path; entries that do not exist on this machine are left out.
         argv: the driver's arguments.
         cwd: the driver's folder, used if it exists.
+        has_files: whether the driver has files for the worker.
     """
 
     spec: WorkerSpec
@@ -70,6 +72,7 @@ class Start:
     path: tuple[str, ...]
     argv: tuple[str, ...]
     cwd: str
+    has_files: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +99,13 @@ class Stop:
     patience_s: float
 
 
-def serve(invitation: Invitation, slot: int, node: str, bring: Bring | None = None) -> None:
+def serve(invitation: Invitation, slot: int, node: str) -> None:
     """Call the driver, start the worker that it names, and stay until the worker has ended or the driver is gone.
 
     Args:
         invitation: how to reach the driver.
         slot: this agent's number.
         node: the machine, as the engine calls it.
-        bring: puts the launch's files into a folder here; None if there are none.
 
     Raises:
         WorkerError: the driver can't be reached.
@@ -115,9 +117,9 @@ def serve(invitation: Invitation, slot: int, node: str, bring: Bring | None = No
         start: Start = connection.recv()
         with launch_folder() as folder, ExitStack() as stack:
             try:
-                if bring is not None:
+                if start.has_files:
                     key = hashlib.sha256(invitation.key).hexdigest()[:32]  # a different one for every attempt
-                    files = stack.enter_context(receiving(key, bring))
+                    files = stack.enter_context(receiving(key, partial(fetch_files, invitation)))
                     start = replace(start, spec=replace(start.spec, env=((FILES, str(files)), *start.spec.env)))
             except OSError as error:
                 connection.send(Ended(status=1, outcome=describe_failure(_explain(error))))

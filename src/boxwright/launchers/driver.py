@@ -57,6 +57,7 @@ def _run_once(
             time.sleep(min(left_s, TURN_S))
 
     with closing(engine.listen()) as listener:
+        listener.files = launcher.files
         least = launcher.min_workers or len(workers)
         with engine.place(listener.invitation, len(workers), least, wait) as placement, ExitStack() as connections:
             agents = _gather(listener, placement, connections, launcher.start_timeout_s, interrupts)
@@ -65,7 +66,7 @@ def _run_once(
                     "There is room for %d of %d workers, which min_workers=%d allows.",
                     placement.count, len(workers), least,
                 )  # fmt: skip
-            started = _start(agents, workers, placement.cpus, attempt, job)
+            started = _start(agents, workers, placement.cpus, attempt, job, has_files=bool(launcher.files))
             return supervise(started, interrupts, launcher.patience, settle_s=_SETTLE_S)
 
 
@@ -154,7 +155,13 @@ def _gather(
 
 
 def _start(
-    agents: Sequence[_RemoteWorker], workers: Sequence[WorkerSpec], cpus: int, attempt: int, job: bytes
+    agents: Sequence[_RemoteWorker],
+    workers: Sequence[WorkerSpec],
+    cpus: int,
+    attempt: int,
+    job: bytes,
+    *,
+    has_files: bool,
 ) -> list[_RemoteWorker]:
     """Give each agent its worker, and return them by rank; ranks of one machine are consecutive."""
     nodes: dict[str, list[_RemoteWorker]] = {}
@@ -184,6 +191,7 @@ def _start(
                     path=tuple(os.path.abspath(entry) for entry in sys.path),
                     argv=tuple(sys.argv),
                     cwd=os.getcwd(),
+                    has_files=has_files,
                 )
             )
     return ordered

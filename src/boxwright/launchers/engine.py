@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from boxwright.core.errors import UsageError
+from boxwright.core.log import get_logger
 from boxwright.launchers.base import WorkerSpec, check_one_machine
 from boxwright.launchers.files import check_files
 from boxwright.launchers.payload import pack
 from boxwright.launchers.restart import Restart
 from boxwright.launchers.supervisor import Patience
 from boxwright.launchers.wire import Invitation, Listener
+
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +101,14 @@ class EngineLauncher:
         """Return how long to wait for room for all `count` workers, of which `least` are enough."""
         return self.start_timeout_s if least == count else min(self.room_timeout_s, self.start_timeout_s)
 
-    def pack_job(self, job: Callable[..., Any], workers: Sequence[WorkerSpec]) -> tuple[bytes, int]:
-        """Return the packed job, and how many bytes of files go with it.
+    def pack_job(self, job: Callable[..., Any], workers: Sequence[WorkerSpec]) -> bytes:
+        """Return the packed job.
 
         Raises:
             UsageError: the workers contradict each other, the job can't be sent, or a file is missing.
         """
         check_one_machine(workers)  # the engine chooses the machines later: until then there is one
         self.notes(len(workers))
-        return pack(job, "The job"), check_files(self.files)
+        if size := check_files(self.files):
+            _log.info("Sending %.1f MB to each machine.", size / 1e6)
+        return pack(job, "The job")

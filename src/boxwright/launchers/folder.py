@@ -19,15 +19,12 @@ _UNLOCKED_S = 3600.0  # a folder this old without a lock file belongs to nobody
 
 
 @contextmanager
-def launch_folder(parent: Path | None = None) -> Iterator[Path]:
-    """Yield a new folder that only this user can read, and remove it afterwards.
+def launch_folder() -> Iterator[Path]:
+    """Yield a new temporary folder that only this user can read, and remove it afterwards.
 
     Folders of launches that were killed are removed first.
-
-    Args:
-        parent: the folder to make it in; None for the system's temporary one.
     """
-    with _locked_folder(parent or Path(tempfile.gettempdir()), secrets.token_hex(8)) as folder:
+    with _locked_folder(secrets.token_hex(8)) as folder:
         yield folder
 
 
@@ -40,7 +37,7 @@ def shared_folder(key: str) -> Iterator[Path]:
     Args:
         key: letters and digits that nobody else can guess.
     """
-    with _locked_folder(Path(tempfile.gettempdir()), f"shared-{key}") as folder:
+    with _locked_folder(f"shared-{key}") as folder:
         yield folder
 
 
@@ -58,12 +55,13 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def _locked_folder(parent: Path, name: str) -> Iterator[Path]:
+def _locked_folder(name: str) -> Iterator[Path]:
     """Yield a folder with a shared lock on it; the last to leave removes it.
 
     The kernel drops a lock when its process dies, however it dies. A process id would say less: another container with
     the same /tmp has ids of its own.
     """
+    parent = Path(tempfile.gettempdir())
     for old in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError):  # its owner was faster
             if old.stat().st_uid == os.getuid():

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
 
 import ray
@@ -20,7 +19,6 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from boxwright.core.errors import UsageError
-from boxwright.core.log import get_logger
 from boxwright.core.world import World
 from boxwright.launchers.agent import serve
 from boxwright.launchers.base import WorkerSpec
@@ -36,15 +34,9 @@ T = TypeVar("T")
 Spread = Literal["pack", "spread", "strict_pack", "strict_spread"]
 """How workers are distributed over machines: on few, on many, on exactly one, on one each."""
 
-# The least that Ray accepts. Only files go through it; Ray spills what does not fit to disk, chunk by chunk.
-_STORE_BYTES = 80 << 20
-_CHUNK = 8 << 20
+_STORE_BYTES = 80 << 20  # the least that Ray accepts: its object store is hardly used
 _TURN_S = 0.25
 _LEAVE_S = 5.0
-_log = get_logger(__name__)
-
-Parcels = tuple[tuple[str, tuple[Any, ...]], ...]
-"""Files in Ray's object store: the name and the chunks of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,34 +68,9 @@ class RayLauncher(EngineLauncher):
             UsageError: the workers contradict each other, the job can't be sent, or the cluster has no room.
             WorkerFailed: a worker failed; all are stopped.
         """
-        data, size = self.pack_job(job, workers)
+        data = self.pack_job(job, workers)
         with open_ray(self.address):
-            if size:
-                _log.info("Sending %.1f MB to Ray's object store.", size / 1e6)
-            return cast(T, run_on_engine(data, workers, _RayEngine(self, _put(self.files)), self))
-
-
-def _put(files: Sequence[Path]) -> Parcels:
-    """Put files into the object store, where they stay as long as the returned references."""
-    parcels = []
-    for path in files:
-        chunks = []
-        with path.open("rb") as file:
-            while data := file.read(_CHUNK):
-                chunks.append(ray.put(data))
-        parcels.append((path.name, tuple(chunks)))
-    return tuple(parcels)
-
-
-def _bring(parcels: Parcels, folder: Path) -> None:
-    """Write files from the object store, one chunk at a time: this machine's part of it may hold no more."""
-    for name, chunks in parcels:
-        with (folder / name).open("wb") as file:
-            for chunk in chunks:
-                try:
-                    file.write(ray.get(chunk))
-                except RayError as error:
-                    raise OSError(f"Ray has lost a part of {name!r}: {error}") from error
+            return cast(T, run_on_engine(data, workers, _RayEngine(self), self))
 
 
 @contextmanager
@@ -182,16 +149,14 @@ def _undisturbed() -> Iterator[None]:
 class _Agent:
     """The actor: it stays in `serve`, in one thread, as long as its worker lives."""
 
-    def serve(self, invitation: Invitation, slot: int, parcels: Parcels) -> None:
+    def serve(self, invitation: Invitation, slot: int) -> None:
         node = ray.get_runtime_context().get_node_id()
-        bring = partial(_bring, parcels) if parcels else None
-        serve(invitation, slot, f"{ray.util.get_node_ip_address()} ({node[:12]})", bring)
+        serve(invitation, slot, f"{ray.util.get_node_ip_address()} ({node[:12]})")
 
 
 @dataclass(frozen=True, slots=True)
 class _RayEngine:
     launcher: RayLauncher
-    parcels: Parcels
 
     def listen(self) -> Listener:
         return Listener(ray.util.get_node_ip_address())
@@ -210,7 +175,7 @@ class _RayEngine:
             ).remote()
             for slot in range(count)
         ]
-        calls = [actor.serve.remote(invitation, slot, self.parcels) for slot, actor in enumerate(actors)]
+        calls = [actor.serve.remote(invitation, slot) for slot, actor in enumerate(actors)]
         try:
             yield Placement(count=count, cpus=cpus, failure=partial(_find_failure, calls))
         finally:

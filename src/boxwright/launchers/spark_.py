@@ -4,28 +4,23 @@ The active SparkSession is used. Otherwise one is opened for the launch. Spark d
 the driver does. Local and standalone masters are tested; YARN and Kubernetes run the same code, untested.
 """
 
-import os
-import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, TypeVar, cast
 
-from pyspark import BarrierTaskContext, InheritableThread, SparkContext, SparkFiles
+from pyspark import BarrierTaskContext, InheritableThread, SparkContext
 
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import UsageError
-from boxwright.core.log import get_logger
 from boxwright.core.world import World
 from boxwright.launchers.agent import serve
 from boxwright.launchers.base import WorkerSpec
 from boxwright.launchers.driver import run_on_engine
 from boxwright.launchers.engine import EngineLauncher, Placement
-from boxwright.launchers.folder import launch_folder
 from boxwright.launchers.spark_session import FAILURES, LOOPBACK, open_spark
 from boxwright.launchers.wire import Invitation, Listener
 
@@ -33,11 +28,6 @@ T = TypeVar("T")
 
 _TURN_S = 0.25
 _LEAVE_S = 10.0
-_SLOWEST_BYTES_PER_S = 10e6
-_log = get_logger(__name__)
-
-Parcels = tuple[tuple[str, str], ...]
-"""Files that Spark distributes: each one's name in the worker, and in Spark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +53,7 @@ class SparkLauncher(EngineLauncher):
             UsageError: the workers contradict each other, the job can't be sent, or Spark has no room.
             WorkerFailed: a worker failed; all are stopped.
         """
-        data, size = self.pack_job(job, workers)
-        if size:
-            _log.info("Sending %.1f MB through Spark.", size / 1e6)
-        # A task starts only when its executor has the files.
-        patient = replace(self, start_timeout_s=self.start_timeout_s + size / _SLOWEST_BYTES_PER_S)
+        data = self.pack_job(job, workers)
         settings = _room_for(self.master, len(workers), self.cores_per_worker)
         with open_spark(self.master, suggested=settings) as context:
             granted = int(context.getConf().get("spark.task.cpus", "1"))
@@ -76,7 +62,7 @@ class SparkLauncher(EngineLauncher):
                     f"cores_per_worker={self.cores_per_worker!r}, but the active session was started with "
                     f"spark.task.cpus={granted}. Leave it out, or start the session with that setting."
                 )
-            return cast(T, run_on_engine(data, workers, _SparkEngine(context, granted, self), patient))
+            return cast(T, run_on_engine(data, workers, _SparkEngine(context, granted, self), self))
 
 
 def _room_for(master: str | None, workers: int, cores: int | None) -> dict[str, str]:
@@ -90,67 +76,12 @@ def _room_for(master: str | None, workers: int, cores: int | None) -> dict[str, 
     return settings
 
 
-@contextmanager
-def _shipped(context: SparkContext, files: Sequence[Path]) -> Iterator[Parcels]:
-    """Have a session distribute files for one start of the workers, and no longer.
-
-    Spark can't withdraw a file. Tasks take it out of their executor's folder; here it is removed from the list that new
-    executors fetch, and the driver's own copy is deleted.
-    """
-    parcels: Parcels = ()
-    with ExitStack() as stack:
-        try:
-            for file in files:
-                # Beside the file a link takes no space. A session never forgets a name, and would unpack a .tar.
-                link = stack.enter_context(launch_folder(file.parent)) / f"boxwright-{uuid.uuid4().hex}"
-                try:
-                    os.link(file, link)
-                except OSError:  # a disk without links
-                    shutil.copyfile(file, link)
-                parcels += ((file.name, link.name),)
-                context.addFile(str(link))
-        except FAILURES as error:
-            _withdraw(context, parcels)
-            raise UsageError(
-                f"Spark could not take {str(file)!r} to its executors: {error}. Make room on this machine, or put the "
-                "file where every machine sees it."
-            ) from error
-        try:
-            yield parcels
-        finally:
-            _withdraw(context, parcels)
-
-
-def _withdraw(context: SparkContext, parcels: Parcels) -> None:
-    with suppress(*FAILURES):
-        for url in context.listFiles:
-            if url.rpartition("/")[2] in {name for _, name in parcels}:
-                sessions: Any = context._jsc.sc().addedFiles().valuesIterator()
-                while sessions.hasNext():
-                    sessions.next().remove(url)  # executors that start later would ask for it
-        _take_out(parcels)
-
-
-def _bring(parcels: Parcels, folder: Path) -> None:
-    for name, ours in parcels:
-        shutil.move(SparkFiles.get(ours), folder / name)
-
-
-def _take_out(parcels: Parcels) -> None:
-    for _, ours in parcels:
-        Path(SparkFiles.get(ours)).unlink(missing_ok=True)
-
-
-def _run_task(invitation: Invitation, parcels: Parcels, _: Iterator[int]) -> Iterator[int]:
+def _run_task(invitation: Invitation, _: Iterator[int]) -> Iterator[int]:
     """Serve as an agent: each barrier task stays here, in one thread, as long as its worker lives."""
     context = BarrierTaskContext.get()
     slot = context.partitionId()
     address = context.getTaskInfos()[slot].address
-    try:
-        bring = partial(_bring, parcels) if parcels else None
-        serve(invitation, slot, address.rpartition(":")[0] or address, bring)
-    finally:
-        _take_out(parcels)  # another executor of this machine was first
+    serve(invitation, slot, address.rpartition(":")[0] or address)
     return iter(())
 
 
@@ -173,26 +104,25 @@ class _SparkEngine:
         count = min(count, room)
         group, failures = f"boxwright-{uuid.uuid4()}", []
 
-        def run(task: Callable[[Iterator[int]], Iterator[int]]) -> None:
+        def run() -> None:
             try:
                 self.context.setJobGroup(group, "boxwright workers", interruptOnCancel=True)
-                self.context.parallelize(range(count), count).barrier().mapPartitions(task).collect()
+                tasks = self.context.parallelize(range(count), count).barrier()
+                tasks.mapPartitions(partial(_run_task, invitation)).collect()
             except FAILURES as error:
                 failures.append(str(error).strip() or type(error).__name__)
 
-        with _shipped(self.context, self.launcher.files) as parcels:
-            task = partial(_run_task, invitation, parcels)
-            thread = InheritableThread(target=run, args=(task,), daemon=True)
-            thread.start()
-            try:
-                cpus = max(self.task_cpus, room * self.task_cpus // count)
-                yield Placement(count=count, cpus=cpus, failure=lambda: next(iter(failures), None))
-            finally:
+        thread = InheritableThread(target=run, daemon=True)
+        thread.start()
+        try:
+            cpus = max(self.task_cpus, room * self.task_cpus // count)
+            yield Placement(count=count, cpus=cpus, failure=lambda: next(iter(failures), None))
+        finally:
+            thread.join(_LEAVE_S)
+            if thread.is_alive():
+                with suppress(*FAILURES):
+                    self.context.cancelJobGroup(group)
                 thread.join(_LEAVE_S)
-                if thread.is_alive():
-                    with suppress(*FAILURES):
-                        self.context.cancelJobGroup(group)
-                    thread.join(_LEAVE_S)
 
     def _find_room(self, count: int, least: int, wait: Callable[[float], None]) -> int:
         """Return how many tasks Spark can run at once, when these are enough."""

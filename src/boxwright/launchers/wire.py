@@ -7,10 +7,12 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from pathlib import Path
 from typing import Any
 
 from boxwright.core.errors import WorkerError
@@ -18,6 +20,8 @@ from boxwright.core.log import get_logger
 
 _SILENCE_S = 30  # a machine without power closes no connection; after this time it counts as lost
 _REFUSALS = (AuthenticationError, AssertionError, EOFError, OSError)  # AssertionError: not a challenge (Python 3.11)
+_SEND_FILES = "send the files"
+_CHUNK = 8 << 20
 _log = get_logger(__name__)
 
 
@@ -31,7 +35,12 @@ class Invitation:
 
 
 class Listener:
-    """Accepts agents that have the key, in threads of its own: a silent stranger holds up nobody."""
+    """Accepts agents that have the key, in threads of its own: a silent stranger holds up nobody.
+
+    Attributes:
+        invitation: what agents need to connect.
+        files: sent to agents that ask for them.
+    """
 
     def __init__(self, host: str, *, bind: str | None = None) -> None:
         """Listen on a free port.
@@ -40,6 +49,7 @@ class Listener:
             host: the address or name under which agents reach this machine.
             bind: the address to listen on, if it is a different one.
         """
+        self.files: Sequence[Path] = ()
         address = host if bind is None else bind
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._server = socket.create_server((address, 0), family=family, backlog=1024)
@@ -77,12 +87,44 @@ class Listener:
         try:
             deliver_challenge(connection, _derive(key, b"agent"))
             answer_challenge(connection, _derive(key, b"driver"))
-            self._arrived.put((connection, connection.recv()))
+            message = connection.recv()
+            if message == _SEND_FILES:
+                self._send_files(connection)
+            else:
+                self._arrived.put((connection, message))
         except _REFUSALS as error:
             connection.close()
-            _log.debug("Refused a connection: %s", error or type(error).__name__)
+            _log.debug("Closed a connection: %s", error or type(error).__name__)
         if self._closed:
             self.close()
+
+    def _send_files(self, connection: Connection) -> None:
+        with connection:
+            for path in self.files:
+                connection.send(path.name)
+                with path.open("rb") as file:
+                    while data := file.read(_CHUNK):
+                        connection.send_bytes(data)
+                connection.send_bytes(b"")
+            connection.send(None)
+
+
+def fetch_files(invitation: Invitation, folder: Path) -> None:
+    """Write the driver's files into a folder.
+
+    Raises:
+        OSError: the driver is gone or can't read them, or there is no room for them.
+    """
+    connection, _ = call(invitation)
+    with connection:
+        connection.send(_SEND_FILES)
+        try:
+            while (name := connection.recv()) is not None:
+                with (folder / name).open("wb") as file:
+                    while data := connection.recv_bytes():
+                        file.write(data)
+        except EOFError as error:
+            raise OSError("the driver has closed the connection") from error
 
 
 def call(invitation: Invitation) -> tuple[Connection, str]:

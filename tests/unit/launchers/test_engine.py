@@ -18,6 +18,7 @@ from boxwright.launchers.engine import EngineLauncher
 from boxwright.launchers.files import carried_file
 from boxwright.launchers.placement import fit_cores, settle_here
 from boxwright.launchers.restart import Restart
+from boxwright.launchers.wire import Listener
 
 
 def test_ranks_of_one_machine_follow_each_other_whatever_the_order_of_slots(tmp_path: Path):
@@ -84,26 +85,42 @@ def test_a_plan_shows_restarts_and_fewer_workers():
     assert EngineLauncher(min_workers=4).notes(4) == []
 
 
-def no_space(folder: Path) -> None:
-    raise OSError(28, "No space left on device")
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, ...]:
+    """A large file and an empty one, and a temporary folder for the machines."""
+    (tmp_path / "machines").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "machines"))
+    (tmp_path / "large").write_bytes(bytes(range(256)) * 80_000)
+    (tmp_path / "empty").touch()
+    return tmp_path / "large", tmp_path / "empty"
 
 
-def test_a_machine_without_room_for_the_files_is_an_error():
+def test_workers_find_the_files_which_are_gone_afterwards(files: tuple[Path, ...]):
+    def job(world: World) -> list[bytes]:
+        return [carried_file(name).read_bytes() for name in ("large", "empty")]
+
+    assert FakeEngine(["a", "a"]).run(job, 2, files=files) == [file.read_bytes() for file in files]
+    assert list((files[0].parent / "machines").iterdir()) == []
+
+
+def test_a_machine_without_room_for_the_files_is_an_error(files: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("boxwright.launchers.agent.fetch_files", fail)
     with pytest.raises(WorkerFailed, match=r"No space left on device.* set TMPDIR") as caught:
-        FakeEngine(["a", "a"], bring=no_space).run(lambda world: None, 2)
+        FakeEngine(["a", "a"]).run(lambda world: None, 2, files=files)
     assert caught.value.kind == "exception"
 
 
-def bring_word(folder: Path) -> None:
-    (folder / "word").write_text("hello")
+def test_a_file_that_the_driver_can_not_send_is_an_error(files: tuple[Path, ...]):
+    class Late(FakeEngine):
+        def listen(self) -> Listener:
+            files[1].unlink()  # it was there when the launch began
+            return super().listen()
 
-
-def test_workers_find_the_files_which_are_gone_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    engine = FakeEngine(["a", "a"], bring=bring_word)
-
-    assert engine.run(lambda world: carried_file("word").read_text(), 2) == "hello"
-    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(WorkerFailed, match="driver has closed the connection"):
+        Late(["a"]).run(lambda world: None, 1, files=files)
 
 
 def test_a_worker_of_two_machines_is_not_blamed_for_an_error_that_another_is_still_reporting(tmp_path: Path):
