@@ -1,9 +1,8 @@
 """python tests/chaos/engines.py [--moments 10] [--engines ray spark]
 
-Kill workers, Ray nodes and Spark executors at seeded moments of a small training, and check that each run ends with
-the weights of an undisturbed one. Prints one line a kill; ends with status 1 if any run did not recover.
-Too slow for CI, where three workers, nodes and executors are killed (more of them in `make test-engines`). The times
-are for the curious, not a measurement.
+Kill workers, Ray nodes and Spark executors at seeded steps of a small training, and check that each run ends with the
+weights of an undisturbed one. Prints one line per kill; exits with 1 if any run did not recover. Too slow for CI, where
+three workers, nodes and executors are killed (more of them in `make test-engines`). The times are not a measurement.
 """
 
 import argparse
@@ -13,19 +12,17 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.clusters import RayCluster, start_spark
-from support.faults import Learning, Victim, find_orphans
+from support.faults import Learning, Victim, find_orphans, learn_undisturbed
 
 from boxwright.core.errors import WorkerError
 from boxwright.launchers.base import Launcher
 from boxwright.launchers.placement import make_workers_anywhere
 from boxwright.launchers.restart import Restart
-from boxwright.launchers.subprocess_ import SubprocessLauncher
 
 WORKERS = make_workers_anywhere(2)
 ONCE = Restart(max_restarts=1)
@@ -78,8 +75,7 @@ def main() -> int:
     parser.add_argument("--engines", nargs="+", default=["ray", "spark"], choices=["ray", "spark"])
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        here = [replace(worker, anywhere=False) for worker in WORKERS]
-        expected = SubprocessLauncher().run(Learning(Path(folder)), here)[0]
+        expected = learn_undisturbed(Path(folder))
     results = []
     if "ray" in args.engines:
         with on_ray() as (launcher, cluster):

@@ -1,9 +1,8 @@
-"""What every launcher keeps to."""
+"""The contract of every launcher."""
 
 import io
 import os
 import pickle
-import select
 import signal
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.processes import has_ended
 
 from boxwright.core.catalogue import load, names
 from boxwright.core.cpu import read_cpu
@@ -22,7 +22,7 @@ from boxwright.core.world import World, current
 from boxwright.launchers.base import Launcher, WorkerFailed, WorkerSpec
 from boxwright.launchers.restart import Restart
 
-# What needs an engine uses one that runs already; a test process of its own has it.
+# Launchers on an engine use one that runs already; a test process of its own has it.
 ENGINES = {"ray": "ray_here", "spark": "spark_here"}
 
 
@@ -61,17 +61,6 @@ def workers(count: int, **more: Any) -> list[WorkerSpec]:
 
 def wait_to_be_stopped() -> None:
     threading.Event().wait(60)
-
-
-def ends(pid: int) -> bool:
-    """Whether a process ends in due time."""
-    try:
-        process = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    ready, _, _ = select.select([process], [], [], 30)
-    os.close(process)
-    return bool(ready)
 
 
 class Odd(Exception):
@@ -188,10 +177,10 @@ def test_first_failure_stops_the_other_workers_and_shows_its_traceback(launcher:
     assert isinstance(error, WorkerError)
     for rank in range(2):
         file = tmp_path / str(rank)
-        assert not file.exists() or ends(int(file.read_text()))
+        assert not file.exists() or has_ended(int(file.read_text()), within_s=30)
 
 
-def test_an_exception_that_refuses_to_be_pickled_is_still_told(launcher: Launcher):
+def test_an_exception_that_can_not_be_pickled_is_still_described(launcher: Launcher):
     def job(world: World) -> None:
         raise Odd(1, 2)
 
@@ -217,9 +206,9 @@ def test_our_own_errors_keep_their_sentence_and_exit_code(launcher: Launcher):
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(signal.SIGKILL, r"9 \(SIGKILL\)\. .*memory"), (signal.SIGSEGV, r"11 \(SIGSEGV\)\. A native library crashed")],
+    [(signal.SIGKILL, "SIGKILL.*memory"), (signal.SIGSEGV, "SIGSEGV.*native library")],
 )
-def test_death_by_a_signal_is_named(launcher: Launcher, number: int, words: str):
+def test_a_signal_that_kills_a_worker_is_named(launcher: Launcher, number: int, words: str):
     def job(world: World) -> None:
         if world.rank == 1:
             os.kill(os.getpid(), number)
@@ -227,7 +216,7 @@ def test_death_by_a_signal_is_named(launcher: Launcher, number: int, words: str)
 
     with (
         redirect_stderr(io.StringIO()),
-        pytest.raises(WorkerFailed, match=f"Worker 1 was killed by signal {words}") as e,
+        pytest.raises(WorkerFailed, match=f"Worker 1 .*{words}") as e,
     ):
         launcher.run(job, workers(2))
 
@@ -235,7 +224,7 @@ def test_death_by_a_signal_is_named(launcher: Launcher, number: int, words: str)
 
 
 def test_a_process_that_just_ends_is_noticed(launcher: Launcher):
-    with pytest.raises(WorkerFailed, match="Worker 0 ended with exit status 3 before its job was done") as caught:
+    with pytest.raises(WorkerFailed, match=r"Worker 0 .* exit status 3") as caught:
         launcher.run(lambda world: os._exit(3), workers(1))
 
     assert (caught.value.kind, caught.value.status) == ("death", 3)
@@ -251,19 +240,19 @@ def test_sys_exit_is_an_end_without_a_result_or_a_failure_by_its_code(launcher: 
 def test_what_cannot_be_sent_is_refused(launcher: Launcher):
     lock = threading.Lock()
 
-    with pytest.raises(UsageError, match=r"The job can't be sent to another process: .*lock"):
+    with pytest.raises(UsageError, match=r"The job can't be sent .*lock"):
         launcher.run(lambda world: lock.locked(), workers(1))
-    with pytest.raises(WorkerFailed, match=r"The job's result can't be sent to another process: .*lock") as caught:
+    with pytest.raises(WorkerFailed, match=r"result can't be sent .*lock") as caught:
         launcher.run(lambda world: threading.Lock(), workers(1))
     assert caught.value.exit_code == 2
 
 
 def test_workers_that_do_not_fit_together_are_refused(launcher: Launcher):
-    with pytest.raises(UsageError, match="need ranks 0 to 1, each once"):
+    with pytest.raises(UsageError, match="ranks 0 to 1"):
         launcher.run(lambda world: None, [WorkerSpec(), WorkerSpec()])
 
 
-def test_a_group_that_lost_a_worker_starts_again_on_another_port(make: Callable[..., Launcher], tmp_path: Path):
+def test_workers_are_restarted_on_another_port_after_one_died(make: Callable[..., Launcher], tmp_path: Path):
     def job(world: World) -> int:
         with (tmp_path / "ports").open("a") as file:
             file.write(f"{world.master_port}\n")
@@ -275,7 +264,7 @@ def test_a_group_that_lost_a_worker_starts_again_on_another_port(make: Callable[
     assert len(set((tmp_path / "ports").read_text().split())) == 2
 
 
-def test_an_exception_of_the_job_is_never_tried_again(make: Callable[..., Launcher], tmp_path: Path):
+def test_a_job_that_raised_is_never_restarted(make: Callable[..., Launcher], tmp_path: Path):
     def job(world: World) -> None:
         with (tmp_path / "starts").open("a") as file:
             file.write("x")
@@ -296,7 +285,7 @@ def test_processes_that_a_worker_leaves_behind_are_ended(launcher: Launcher):
 
     child = launcher.run(job, workers(1))
 
-    assert ends(child)
+    assert has_ended(child, within_s=30)
 
 
 def test_no_file_is_left(launcher: Launcher, temp: Path):
@@ -308,7 +297,7 @@ def test_no_file_is_left(launcher: Launcher, temp: Path):
 
 
 def test_a_worker_may_launch_workers_itself(make: Callable[..., Launcher], request: pytest.FixtureRequest):
-    # An engine's worker starts its own on its machine: asking the engine for more room could wait for ever.
+    # An engine's worker starts its own on its machine: asking the engine for more room could wait forever.
     own = load("launcher", "subprocess") if request.node.callspec.params["make"] in ENGINES else make
 
     def job(world: World) -> str:

@@ -1,7 +1,6 @@
 """A program that is interrupted or killed while its workers run leaves no process behind."""
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.processes import has_ended
 
 # Each worker has a child of its own, as one with data workers has, and says when all are there.
 PROGRAM = """
@@ -86,22 +86,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield start_program
     for program in started:
         for pid in program.pids:
-            if is_running(pid):
+            if not has_ended(pid):
                 os.kill(pid, signal.SIGKILL)
         program.process.kill()
         program.process.wait()
         if program.process.stdout is not None:
             program.process.stdout.close()
-
-
-def is_running(pid: int, limit_s: float = 0) -> bool:
-    try:
-        process = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return False
-    ended, _, _ = select.select([process], [], [], limit_s)
-    os.close(process)
-    return not ended
 
 
 def test_ctrl_c_stops_the_workers_and_is_raised_again(start: Start, tmp_path: Path):
@@ -110,7 +100,7 @@ def test_ctrl_c_stops_the_workers_and_is_raised_again(start: Start, tmp_path: Pa
     program.signal(signal.SIGINT)
 
     assert program.end() == (0, "interrupted\n")
-    assert not any(is_running(pid, 30) for pid in program.pids)
+    assert all(has_ended(pid, within_s=30) for pid in program.pids)
     assert list((tmp_path / "temp").iterdir()) == []
 
 
@@ -120,11 +110,11 @@ def test_a_second_ctrl_c_kills_at_once(start: Start, tmp_path: Path):
     program.signal(signal.SIGINT)
     for _ in range(2):
         program.read("asked")
-    assert all(is_running(pid) for pid in program.pids)
+    assert not any(has_ended(pid) for pid in program.pids)
     program.signal(signal.SIGINT)
 
     assert program.end() == (0, "interrupted\n")
-    assert not any(is_running(pid, 30) for pid in program.pids)
+    assert all(has_ended(pid, within_s=30) for pid in program.pids)
     assert list((tmp_path / "temp").iterdir()) == []
 
 
@@ -134,7 +124,7 @@ def test_sigterm_stops_the_workers_and_then_the_program(start: Start, tmp_path: 
     program.signal(signal.SIGTERM)
 
     assert program.end() == (-signal.SIGTERM, "")
-    assert not any(is_running(pid, 30) for pid in program.pids)
+    assert all(has_ended(pid, within_s=30) for pid in program.pids)
     assert list((tmp_path / "temp").iterdir()) == []
 
 
@@ -144,7 +134,7 @@ def test_the_programs_own_handler_gets_the_signal_when_the_workers_are_gone(star
     program.signal(signal.SIGTERM)
 
     assert program.end() == (128 + signal.SIGTERM, "own handler\n")
-    assert not any(is_running(pid, 30) for pid in program.pids)
+    assert all(has_ended(pid, within_s=30) for pid in program.pids)
 
 
 def test_a_killed_program_takes_its_workers_and_their_children_along(start: Start):
@@ -153,7 +143,7 @@ def test_a_killed_program_takes_its_workers_and_their_children_along(start: Star
     program.signal(signal.SIGKILL)
 
     assert program.process.wait(timeout=60) == -signal.SIGKILL
-    assert not any(is_running(pid, 30) for pid in program.pids)
+    assert all(has_ended(pid, within_s=30) for pid in program.pids)
 
 
 def test_the_next_launch_removes_what_a_killed_program_left(start: Start, tmp_path: Path):

@@ -6,12 +6,11 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from support.clusters import RayCluster, further
-from support.faults import Learning, find_orphans
+from support.faults import Learning, exchange_places, find_orphans, learn_undisturbed
 from support.processes import has_ended
 
 from boxwright.core.errors import UsageError
@@ -19,7 +18,6 @@ from boxwright.core.world import World
 from boxwright.launchers.base import WorkerFailed
 from boxwright.launchers.placement import make_workers_anywhere
 from boxwright.launchers.restart import Restart
-from boxwright.launchers.subprocess_ import SubprocessLauncher
 
 pytest.importorskip("ray", reason="ray is not installed")
 from boxwright.launchers.ray_ import RayLauncher
@@ -32,24 +30,12 @@ ON_TWO = RayLauncher(cores_per_worker=1)
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    """What two workers of this machine learn when nothing happens to them."""
-    workers = [replace(worker, anywhere=False) for worker in WORKERS]
-    return SubprocessLauncher().run(Learning(tmp_path_factory.mktemp("undisturbed")), workers)[0]
+    return learn_undisturbed(tmp_path_factory.mktemp("undisturbed"))
 
 
 def test_each_worker_is_on_its_node_and_finds_the_other(ray_cluster: RayCluster):
-    def job(world: World) -> list[tuple[int, ...]]:
-        import torch
-        from torch import distributed
-
-        distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
-        own = torch.tensor([world.rank, world.node_rank, world.local_rank, world.local_world_size])
-        places = [torch.zeros_like(own) for _ in range(world.world_size)]
-        distributed.all_gather(places, own)
-        return [tuple(place.tolist()) for place in places]
-
     # Where the machine's name resolves to loopback, gloo would by itself listen where nobody can call.
-    assert ON_TWO.run(job, WORKERS) == [(0, 0, 0, 1), (1, 1, 0, 1)]
+    assert ON_TWO.run(exchange_places, WORKERS) == [(0, 0, 0, 1), (1, 1, 0, 1)]
 
 
 def test_the_rendezvous_is_on_the_first_workers_node(ray_cluster: RayCluster):
@@ -69,9 +55,7 @@ def test_the_weights_are_those_of_subprocess(ray_cluster: RayCluster, tmp_path: 
 
 
 @pytest.mark.parametrize("deaths", [2, *further(3)])
-def test_killed_ranks_cost_nothing_but_time(
-    ray_cluster: RayCluster, tmp_path: Path, undisturbed: list[float], deaths: int
-):
+def test_killed_ranks_only_cost_time(ray_cluster: RayCluster, tmp_path: Path, undisturbed: list[float], deaths: int):
     launcher = replace(ON_TWO, restart=Restart(max_restarts=deaths))
 
     assert launcher.run(Learning.with_seed(tmp_path, "rank", 0, deaths), WORKERS) == (undisturbed, deaths)
@@ -79,9 +63,7 @@ def test_killed_ranks_cost_nothing_but_time(
 
 
 @pytest.mark.parametrize("seed", [3, *further(4, 5)])
-def test_three_lost_nodes_cost_nothing_but_time(
-    ray_cluster: RayCluster, tmp_path: Path, undisturbed: list[float], seed: int
-):
+def test_three_lost_nodes_only_cost_time(ray_cluster: RayCluster, tmp_path: Path, undisturbed: list[float], seed: int):
     launcher = replace(ON_TWO, restart=Restart(max_restarts=3))
 
     ray_cluster.complete(spare=2)
@@ -89,19 +71,19 @@ def test_three_lost_nodes_cost_nothing_but_time(
     assert find_orphans(tmp_path) == []
 
 
-def test_without_restarts_a_lost_node_is_told(ray_cluster: RayCluster, tmp_path: Path):
+def test_without_restarts_a_lost_node_is_an_error(ray_cluster: RayCluster, tmp_path: Path):
     with pytest.raises(WorkerFailed, match=r"Worker \d was (lost with its agent on|killed by)") as caught:
         ON_TWO.run(Learning(tmp_path, "node", ((2, 0),)), WORKERS)
 
     assert caught.value.kind == "death"
 
 
-def test_fewer_workers_will_do_only_where_that_is_allowed(ray_cluster: RayCluster, caplog: pytest.LogCaptureFixture):
+def test_fewer_workers_are_enough_only_where_that_is_allowed(ray_cluster: RayCluster, caplog: pytest.LogCaptureFixture):
     def job(world: World) -> int:
         return world.world_size
 
     strict = replace(ON_TWO, start_timeout_s=1.0)
-    with pytest.raises(UsageError, match=r"Ray has no room for 4 workers with 1 CPUs each.*min_workers"):
+    with pytest.raises(UsageError, match=r"4 workers with 1 CPUs.*min_workers"):
         strict.run(job, make_workers_anywhere(4))
 
     relaxed = replace(ON_TWO, min_workers=2, room_timeout_s=1.0)
@@ -110,7 +92,7 @@ def test_fewer_workers_will_do_only_where_that_is_allowed(ray_cluster: RayCluste
 
 
 def test_another_clusters_address_is_refused(ray_cluster: RayCluster):
-    with pytest.raises(UsageError, match="this program is connected to Ray at"):
+    with pytest.raises(UsageError, match=r"127\.0\.0\.1:1.*connected"):
         RayLauncher(address="127.0.0.1:1").run(lambda world: None, WORKERS)
     with pytest.raises(UsageError, match="ray job submit"):
         RayLauncher(address="ray://127.0.0.1:1").run(lambda world: None, WORKERS)

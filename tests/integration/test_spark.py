@@ -3,13 +3,11 @@
 import signal
 import subprocess
 import sys
-from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from support.clusters import further
-from support.faults import Learning, find_orphans
+from support.faults import Learning, exchange_places, find_orphans, learn_undisturbed
 from support.processes import has_ended
 
 from boxwright.core.errors import UsageError
@@ -17,7 +15,6 @@ from boxwright.core.world import World
 from boxwright.launchers.base import WorkerFailed
 from boxwright.launchers.placement import make_workers_anywhere
 from boxwright.launchers.restart import Restart
-from boxwright.launchers.subprocess_ import SubprocessLauncher
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 from boxwright.launchers.spark_ import SparkLauncher
@@ -29,24 +26,12 @@ WORKERS = make_workers_anywhere(2)
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
-    """What two workers of this machine learn when nothing happens to them."""
-    workers = [replace(worker, anywhere=False) for worker in WORKERS]
-    return SubprocessLauncher().run(Learning(tmp_path_factory.mktemp("undisturbed")), workers)[0]
+    return learn_undisturbed(tmp_path_factory.mktemp("undisturbed"))
 
 
 def test_workers_of_two_executors_find_each_other(spark_cluster: str):
-    def job(world: World) -> list[tuple[int, ...]]:
-        import torch
-        from torch import distributed
-
-        distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
-        own = torch.tensor([world.rank, world.node_rank, world.local_rank, world.local_world_size])
-        places = [torch.zeros_like(own) for _ in range(world.world_size)]
-        distributed.all_gather(places, own)
-        return [tuple(place.tolist()) for place in places]
-
     # Both executors are on this one machine.
-    assert SparkLauncher().run(job, WORKERS) == [(0, 0, 0, 2), (1, 0, 1, 2)]
+    assert SparkLauncher().run(exchange_places, WORKERS) == [(0, 0, 0, 2), (1, 0, 1, 2)]
 
 
 def test_the_weights_are_those_of_subprocess(spark_cluster: str, tmp_path: Path, undisturbed: list[float]):
@@ -55,7 +40,7 @@ def test_the_weights_are_those_of_subprocess(spark_cluster: str, tmp_path: Path,
 
 # What happens to a killed worker is the same code as on Ray, where two more die in `make test`.
 @pytest.mark.parametrize("deaths", [1, *further(3)])
-def test_killed_ranks_cost_nothing_but_time(spark_cluster: str, tmp_path: Path, undisturbed: list[float], deaths: int):
+def test_killed_ranks_only_cost_time(spark_cluster: str, tmp_path: Path, undisturbed: list[float], deaths: int):
     launcher = SparkLauncher(restart=Restart(max_restarts=deaths))
 
     assert launcher.run(Learning.with_seed(tmp_path, "rank", 0, deaths), WORKERS) == (undisturbed, deaths)
@@ -63,9 +48,7 @@ def test_killed_ranks_cost_nothing_but_time(spark_cluster: str, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("seed", [3, *further(4, 5)])
-def test_three_killed_executors_cost_nothing_but_time(
-    spark_cluster: str, tmp_path: Path, undisturbed: list[float], seed: int
-):
+def test_three_killed_executors_only_cost_time(spark_cluster: str, tmp_path: Path, undisturbed: list[float], seed: int):
     launcher = SparkLauncher(restart=Restart(max_restarts=3))
 
     assert launcher.run(Learning.with_seed(tmp_path, "executor", seed, deaths=3), WORKERS) == (undisturbed, 3)
@@ -85,11 +68,11 @@ def test_a_users_exception_is_shown_once_with_its_rank_and_the_session_lives_on(
     assert SparkLauncher().run(lambda world: world.world_size, WORKERS) == 2
 
 
-def test_fewer_workers_will_do_only_where_that_is_allowed(spark_cluster: str, caplog: pytest.LogCaptureFixture):
+def test_fewer_workers_are_enough_only_where_that_is_allowed(spark_cluster: str, caplog: pytest.LogCaptureFixture):
     def job(world: World) -> int:
         return world.world_size
 
-    with pytest.raises(UsageError, match=r"Spark has room for 2 of 3 workers with 1 cores each.*min_workers"):
+    with pytest.raises(UsageError, match=r"2 of 3 workers with 1 cores.*min_workers"):
         SparkLauncher(start_timeout_s=1.0).run(job, make_workers_anywhere(3))
 
     assert SparkLauncher(min_workers=1, room_timeout_s=1.0).run(job, make_workers_anywhere(3)) == 2
@@ -97,9 +80,9 @@ def test_fewer_workers_will_do_only_where_that_is_allowed(spark_cluster: str, ca
 
 
 def test_what_the_active_session_can_not_change_is_refused(spark_cluster: str):
-    with pytest.raises(UsageError, match=f"a session with '{spark_cluster}' is active"):
+    with pytest.raises(UsageError, match=f"{spark_cluster!r} is active"):
         SparkLauncher(master="local[2]").run(lambda world: None, WORKERS)
-    with pytest.raises(UsageError, match=r"the active session was started with spark.task.cpus=1"):
+    with pytest.raises(UsageError, match=r"spark\.task\.cpus=1"):
         SparkLauncher(cores_per_worker=2).run(lambda world: None, WORKERS)
 
 

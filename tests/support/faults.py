@@ -1,11 +1,11 @@
-"""A small job that learns, saves and goes on, and ways to kill parts of it while it does."""
+"""A small job that learns, saves and resumes, and ways to kill parts of it."""
 
 import os
 import random
 import signal
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
@@ -15,6 +15,8 @@ from support.processes import has_ended
 
 from boxwright.core.world import World
 from boxwright.launchers.base import current_attempt
+from boxwright.launchers.placement import make_workers_anywhere
+from boxwright.launchers.subprocess_ import SubprocessLauncher
 
 STEPS = 12
 _SAVE_EVERY = 3
@@ -24,13 +26,13 @@ Victim = Literal["nobody", "rank", "node", "executor"]
 
 @dataclass(frozen=True)
 class Learning:
-    """Learns a small linear map over all workers, from its last checkpoint on; each attempt has its moment of death.
+    """Learns a small linear map over all workers, from its last checkpoint; each attempt is killed at its own step.
 
     Attributes:
         folder: where the checkpoint is.
         victim: what is killed.
         moments: for each attempt the step of the kill, and the worker that does it: itself, its Ray node, or its Spark
-            executor. The attempt after the last of them is left in peace.
+            executor. The attempt after the last of them is not killed.
     """
 
     folder: Path
@@ -39,7 +41,7 @@ class Learning:
 
     @classmethod
     def with_seed(cls, folder: Path, victim: Victim, seed: int, deaths: int = 1) -> "Learning":
-        """Return a job in which the victim dies at moments that the seed chooses, once in each of so many attempts."""
+        """Return a job whose victim is killed once in each of `deaths` attempts, at steps that the seed chooses."""
         chance = random.Random(seed)
         steps = sorted(chance.sample(range(STEPS), deaths))
         return cls(folder, victim, tuple((step, chance.randrange(2)) for step in steps))
@@ -83,8 +85,8 @@ class Learning:
         if self.victim == "node":
             raylet = _ancestor(lambda process: process.name() == "raylet")
             assert raylet is not None
-            # Without its head a cluster is no more: then it is the other worker's node.
-            on_head = _tell_all("--head" in raylet.cmdline())
+            # A cluster does not survive its head: then it is the other worker's node.
+            on_head = _gather("--head" in raylet.cmdline())
             if world.rank != (1 - rank if on_head[rank] else rank):
                 return
             raylet.kill()
@@ -96,10 +98,10 @@ class Learning:
             executor.kill()
         else:
             os.kill(os.getpid(), signal.SIGKILL)
-        threading.Event().wait(60)  # the end comes from outside
+        threading.Event().wait(60)  # the kill comes from outside
 
 
-def _tell_all(value: bool) -> list[bool]:
+def _gather(value: bool) -> list[bool]:
     import torch
     from torch import distributed
 
@@ -107,6 +109,24 @@ def _tell_all(value: bool) -> list[bool]:
     everyones = [torch.zeros_like(own) for _ in range(distributed.get_world_size())]
     distributed.all_gather(everyones, own)
     return [bool(one) for one in everyones]
+
+
+def exchange_places(world: World) -> list[tuple[int, ...]]:
+    """Return the rank, node, local rank and local size of every worker, gathered over gloo."""
+    import torch
+    from torch import distributed
+
+    distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
+    own = torch.tensor([world.rank, world.node_rank, world.local_rank, world.local_world_size])
+    places = [torch.zeros_like(own) for _ in range(world.world_size)]
+    distributed.all_gather(places, own)
+    return [tuple(place.tolist()) for place in places]
+
+
+def learn_undisturbed(folder: Path) -> list[float]:
+    """Return what two workers of this machine learn when nothing happens to them."""
+    workers = [replace(worker, anywhere=False) for worker in make_workers_anywhere(2)]
+    return SubprocessLauncher().run(Learning(folder), workers)[0]
 
 
 def find_orphans(folder: Path) -> list[int]:

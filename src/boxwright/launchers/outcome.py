@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from boxwright.core.errors import BoxwrightError
-from boxwright.core.files import whole_file
 from boxwright.launchers.base import Kind, WorkerFailed
 from boxwright.launchers.payload import pack, unpack
 
@@ -77,16 +76,16 @@ def describe_failure(error: BaseException, *, main_by_name: bool = False) -> Out
 
 
 def write_outcome(file: Path, outcome: Outcome) -> None:
-    """Write an outcome for the process that started this worker."""
-    with whole_file(file) as draft, draft.open("wb") as stream:
+    """Write an outcome for the process that started this worker, which reads it when the worker has ended."""
+    with file.open("wb") as stream:
         pickle.dump(outcome, stream, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def read_outcome(file: Path) -> Outcome | None:
-    """Return what a worker wrote; None if it died before it could write."""
+    """Return what a worker wrote; None if it died before it had written all of it."""
     try:
         outcome: Outcome = pickle.loads(file.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, EOFError, pickle.UnpicklingError):
         return None
     return outcome
 

@@ -94,7 +94,7 @@ class Listener:
                 self._arrived.put((connection, message))
         except _REFUSALS as error:
             connection.close()
-            _log.debug("Closed a connection: %s", error or type(error).__name__)
+            _log.debug("Closed a connection: %r", error)
         if self._closed:
             self.close()
 
@@ -146,7 +146,7 @@ def call(invitation: Invitation) -> tuple[Connection, str]:
     except _REFUSALS as error:
         raise WorkerError(
             f"The driver at {invitation.host}:{invitation.port} can't be reached from {socket.gethostname()!r}: "
-            f"{error or type(error).__name__}. "
+            f"{str(error) or type(error).__name__}. "
             "Workers must be able to open connections to the machine that starts them."
         ) from error
     return connection, address

@@ -27,12 +27,12 @@ def test_a_spec_becomes_a_world_and_variables():
 
 @pytest.mark.parametrize("name", ["RANK", "MASTER_PORT", "OMP_NUM_THREADS", "BOXWRIGHT_CORES"])
 def test_variables_of_the_launcher_cannot_be_set_beside_it(name: str):
-    with pytest.raises(UsageError, match=f"sets {name}, which the launcher sets itself"):
+    with pytest.raises(UsageError, match=f"sets {name}"):
         WorkerSpec(env=((name, "1"),))
 
 
 def test_no_threads_is_refused():
-    with pytest.raises(UsageError, match="threads=0 is not possible"):
+    with pytest.raises(UsageError, match="threads=0"):
         WorkerSpec(threads=0)
 
 

@@ -47,8 +47,14 @@ def test_a_failure_comes_back(tmp_path: Path):
     assert (outcome.ok, outcome.sentence) == (False, "KeyError: 'missing'")
 
 
-def test_a_worker_that_wrote_nothing_has_no_outcome(tmp_path: Path):
-    assert read_outcome(tmp_path / "outcome") is None
+def test_a_worker_that_died_before_it_had_written_all_has_no_outcome(tmp_path: Path):
+    file = tmp_path / "outcome"
+    assert read_outcome(file) is None
+    write_outcome(file, describe_result(bytes(1000)))
+    whole = file.read_bytes()
+    for size in range(len(whole)):
+        file.write_bytes(whole[:size])
+        assert read_outcome(file) is None
 
 
 def test_a_result_that_cannot_be_read_is_an_error_with_advice():

@@ -64,5 +64,5 @@ def test_a_file_with_the_name_of_an_importable_module_is_not_mistaken_for_it(
 
 
 def test_what_cannot_be_pickled_is_refused_with_its_name():
-    with pytest.raises(UsageError, match=r"The job can't be sent to another process: .*lock.* inside the job\."):
+    with pytest.raises(UsageError, match=r"The job can't be sent .*lock"):
         pack([threading.Lock()], "The job")
