@@ -168,30 +168,28 @@ def _start(
     for agent in sorted(agents, key=lambda agent: agent.hello.slot):
         nodes.setdefault(agent.hello.node, []).append(agent)
     ordered = [agent for peers in nodes.values() for agent in peers]
-    first = ordered[0].hello
-    for node_rank, peers in enumerate(nodes.values()):
-        for local_rank, agent in enumerate(peers):
-            rank = ordered.index(agent)
-            spec = replace(
-                workers[rank],
-                rank=rank,
-                world_size=len(ordered),
-                local_rank=local_rank,
-                local_world_size=len(peers),
-                node_rank=node_rank,
+    for rank, agent in enumerate(ordered):
+        peers = nodes[agent.hello.node]
+        spec = replace(
+            workers[rank],
+            rank=rank,
+            world_size=len(ordered),
+            local_rank=peers.index(agent),
+            local_world_size=len(peers),
+            node_rank=list(nodes).index(agent.hello.node),
+        )
+        agent.start(
+            Start(
+                spec=spec,
+                attempt=attempt,
+                master_addr=ordered[0].hello.address,
+                master_port=ordered[0].hello.port,
+                job=job,
+                cpus=cpus,
+                path=tuple(os.path.abspath(entry) for entry in sys.path),
+                argv=tuple(sys.argv),
+                cwd=os.getcwd(),
+                has_files=has_files,
             )
-            agent.start(
-                Start(
-                    spec=spec,
-                    attempt=attempt,
-                    master_addr=first.address,
-                    master_port=first.port,
-                    job=job,
-                    cpus=cpus,
-                    path=tuple(os.path.abspath(entry) for entry in sys.path),
-                    argv=tuple(sys.argv),
-                    cwd=os.getcwd(),
-                    has_files=has_files,
-                )
-            )
+        )
     return ordered

@@ -15,8 +15,6 @@ FILES = "BOXWRIGHT_FILES"
 Bring = Callable[[Path], None]
 """Puts the files of a launch into a folder of this machine."""
 
-_WHOLE = "whole"
-
 
 def carried_file(name: str) -> Path:
     """Return where a file of the launcher is on this machine; it is removed after the last worker here.
@@ -61,11 +59,11 @@ def receiving(key: str, bring: Bring) -> Iterator[Path]:
         OSError: they can't be brought, or there is no room for them.
     """
     with shared_folder(key) as folder:
-        place = folder / "files"
+        draft, files = folder / "draft", folder / "files"
         with (folder / "receiving").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            if not (folder / _WHOLE).exists():
-                place.mkdir(exist_ok=True)
-                bring(place)
-                (folder / _WHOLE).touch()
-        yield place
+            if not files.exists():
+                draft.mkdir(exist_ok=True)
+                bring(draft)
+                draft.rename(files)
+        yield files

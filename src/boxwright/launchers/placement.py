@@ -43,8 +43,7 @@ def make_workers(
         >>> [(worker.cores, worker.threads) for worker in make_workers(cpu, 2)]
         [((0, 1, 4, 5), 2), ((2, 3, 6, 7), 2)]
     """
-    if num_processes < 1:
-        raise UsageError(f"num_processes={num_processes!r} is not possible. Ask for at least 1.")
+    workers = make_workers_anywhere(num_processes)
     if cpu_for_each_process is None:
         if allow_overlap:
             raise UsageError(
@@ -56,20 +55,11 @@ def make_workers(
         _check(cpu, num_processes, shares, allow_overlap=allow_overlap)
     # The quota is for all workers together: each gets its part, the first ones the remainder.
     each, rest = divmod(cpu.usable_cores, num_processes)
-    workers = []
     for rank, share in enumerate(shares):
         physical = len({cpu.core_of(one).cpus for one in share})
-        paid = max(1, each + (rank < rest)) if cpu.quota is not None else physical
-        workers.append(
-            WorkerSpec(
-                rank=rank,
-                world_size=num_processes,
-                local_rank=rank,
-                local_world_size=num_processes,
-                cores=share,
-                threads=min(physical, paid) if threads is None else threads,
-            )
-        )
+        granted = max(1, each + (rank < rest)) if cpu.quota is not None else physical
+        own_threads = min(physical, granted) if threads is None else threads
+        workers[rank] = replace(workers[rank], cores=share, threads=own_threads, anywhere=False)
     return workers
 
 

@@ -127,7 +127,9 @@ def _end(status: int, guard: int) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     try:
         if status == 0:
-            _join_threads()
+            for thread in threading.enumerate():  # the interpreter would wait for them, too
+                if thread is not threading.current_thread() and not thread.daemon:
+                    thread.join()
             signal.alarm(_LEAVE_S)  # a back end that waits for its peers here must not hold them up
             _leave_group()
             signal.alarm(0)
@@ -144,13 +146,6 @@ def _end(status: int, guard: int) -> None:
         os.waitpid(guard, 0)
     # Interpreter shutdown is skipped: torch's threads sometimes abort in it, after all work is done.
     os._exit(status)
-
-
-def _join_threads() -> None:
-    """Wait for threads that the job left running, as the interpreter would."""
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
 
 
 def _leave_group() -> None:
