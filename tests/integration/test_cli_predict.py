@@ -73,7 +73,7 @@ def test_a_hint_is_explained_on_stderr(boxwright: Command, toy_onnx: Path, tmp_p
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--explain"], "--explain says what a hint has chosen. Add --hint latency"),
+        (["--explain"], "Add --hint latency"),
         (["--hint", "latency", "--workers", 1], "--hint latency chooses --workers itself"),
         (["--hint", "latency", "--engine", "local", "--out", "o"], "--hint latency does not apply to --engine local"),
     ],

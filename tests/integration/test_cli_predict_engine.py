@@ -34,7 +34,7 @@ def test_two_processes_write_the_parts_and_a_bad_image_is_no_failure(
     assert sum(len(row["names"] or ()) for row in rows) == 6
 
     again = boxwright(*words)
-    assert again.out == f"7 images in 4 parts, 4 of them from before: {tmp_path / 'out'}\n"
+    assert again.out == f"7 images in 4 parts, 4 of them by an earlier run: {tmp_path / 'out'}\n"
 
 
 @pytest.mark.parametrize(

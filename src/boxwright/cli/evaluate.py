@@ -11,18 +11,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments."""
     add_model_arguments(parser)
     parser.add_argument("--data", metavar="PATH", type=Path, required=True, help="a COCO json, or a folder with one")
-    parser.add_argument("--conf", type=fraction, default=0.001, help="least score (default 0.001, as official figures)")
     parser.add_argument(
-        "--nms", type=fraction, default=0.65, help="overlap above which the lower box goes (default 0.65)"
+        "--conf", type=fraction, default=0.001, help="lowest score (default 0.001, as in official figures)"
     )
-    parser.add_argument("--class-agnostic", action="store_true", help="suppress across classes too")
+    parser.add_argument(
+        "--nms", type=fraction, default=0.65, help="overlap above which the lower-scored box is dropped (default 0.65)"
+    )
+    parser.add_argument("--class-agnostic", action="store_true", help="suppress boxes across classes too")
     parser.add_argument("-b", "--batch", type=positive, default=8, help="images at once (default 8)")
     parser.add_argument("--limit", metavar="N", type=positive, help="only the first N images")
     parser.add_argument("--per-class", action="store_true", help="print each class too")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Score, print; 3 if any image could not be read."""
+    """Score and print; return 3 if any image could not be read."""
     from boxwright.cli.progress import progress_bar
     from boxwright.tasks.evaluate import evaluate
     from boxwright.tasks.predict.predictor import Predictor, Thresholds

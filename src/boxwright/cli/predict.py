@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from boxwright.tasks.predict.predictor import Thresholds
 
 _log = get_logger(__name__)
-_SAVE = ["images"]  # the list itself tells that --save was not given
+_SAVE = ["images"]  # this very list means that --save was not given
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,21 +32,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "sources", metavar="SOURCE", nargs="+", help="image, folder, glob, video, camera number, URL or -"
     )
-    parser.add_argument("--conf", type=fraction, default=0.25, help="least score (default 0.25)")
+    parser.add_argument("--conf", type=fraction, default=0.25, help="lowest score (default 0.25)")
     parser.add_argument(
-        "--nms", type=fraction, default=0.45, help="overlap above which the lower box goes (default 0.45)"
+        "--nms", type=fraction, default=0.45, help="overlap above which the lower-scored box is dropped (default 0.45)"
     )
-    parser.add_argument("--class-agnostic", action="store_true", help="suppress across classes too")
+    parser.add_argument("--class-agnostic", action="store_true", help="suppress boxes across classes too")
     parser.add_argument("--classes", metavar="LIST", help="only these classes: person,dog")
     parser.add_argument("-b", "--batch", type=positive, default=1, help="images at once (default 1)")
     parser.add_argument(
         "--workers", metavar="N", type=positive,
-        help="artifacts and .onnx: pictures side by side, at most one a core (default 1; all that fit with --engine)",
+        help="artifacts and .onnx: pictures in parallel, at most one per core (default 1; with --engine, all that fit)",
     )  # fmt: skip
     add_hint_arguments(
         parser,
         "artifacts and .onnx: choose threads, streams and processes for the fastest answer to one picture, or for "
-        "the most pictures in a second (default: one picture at a time, threads as the runtime likes)",
+        "the most pictures per second (default: one picture at a time, the runtime's own number of threads)",
     )
     parser.add_argument("--out", metavar="DIR", help="folder for the files (default runs/predict/exp…)")
     parser.add_argument(
@@ -58,18 +58,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "many images", "A folder or parquet file of any size, by workers, into parquet files; the same command resumes."
+        "many images", "A folder or parquet file of any size into parquet files, by workers; the same command resumes."
     )
     group.add_argument("--engine", choices=("local", "ray", "spark"), help="what runs the workers")
-    group.add_argument("--threads", metavar="N", type=positive, help="computing threads of each (default 1)")
+    group.add_argument("--threads", metavar="N", type=positive, help="computing threads per worker (default 1)")
     group.add_argument("--address", metavar="HOST:PORT", help="the Ray cluster (default RAY_ADDRESS, or a new one)")
     group.add_argument("--master", metavar="URL", help="the Spark master (default the active session's, or local)")
     group.add_argument("--column", metavar="NAME", help="the column of a parquet file that holds the images")
-    group.add_argument("--part-rows", metavar="N", type=positive, help="images in one file of results (default 256)")
+    group.add_argument("--part-rows", metavar="N", type=positive, help="images per file of results (default 256)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Predict, write the files, print a line an image; 3 if any input could not be read."""
+    """Predict, write the files, print a line per image; return 3 if any input could not be read."""
     from boxwright.tasks.predict.predictor import Thresholds
     from boxwright.tasks.program import keep_freed_memory
 
@@ -93,17 +93,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_batch(args: argparse.Namespace, thresholds: "Thresholds") -> int:
-    """Predict a whole set into parquet files; images that can't be read are rows with an error, and no failure."""
+    """Predict a whole set into parquet files; an image that can't be read is a row with an error, not a failure."""
     from boxwright.core.packages import require
 
     if len(args.sources) != 1:
         raise UsageError(f"--engine {args.engine} takes one folder, parquet file or URL, not {len(args.sources)}.")
     if args.hint is not None:
         raise UsageError(
-            f"--hint {args.hint} does not apply to --engine {args.engine}. Say how many --workers and --threads it has."
+            f"--hint {args.hint} does not apply to --engine {args.engine}. Set its --workers and --threads."
         )
     if args.out is None:
-        raise UsageError(f"--engine {args.engine} needs --out DIR: the same command goes on where it was stopped.")
+        raise UsageError(f"--engine {args.engine} needs --out DIR: the same command resumes there.")
     if args.save is not _SAVE:
         raise UsageError(f"--save does not apply to --engine {args.engine}, which writes parquet files. Leave it out.")
     given = {
@@ -129,7 +129,7 @@ def _run_batch(args: argparse.Namespace, thresholds: "Thresholds") -> int:
     if args.json:
         print(json.dumps(result.to_dict()))
     else:
-        before = f", {result.skipped} of them from before" if result.skipped else ""
+        before = f", {result.skipped} of them by an earlier run" if result.skipped else ""
         print(f"{result.images} images in {result.parts} parts{before}: {result.out}")
     if result.errors:
         _log.warning("%d images could not be read; their rows say why.", result.errors)

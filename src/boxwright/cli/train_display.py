@@ -1,4 +1,4 @@
-"""A training that can be watched: one line and one bar on a terminal, nothing anywhere else."""
+"""The display of a training: two lines on a terminal, nothing anywhere else."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,9 +17,9 @@ _LOSSES = {"total": "loss", "iou": "iou", "objectness": "obj", "classes": "cls",
 
 @contextmanager
 def training_display(*, hidden: bool = False) -> "Iterator[Callable[[StepReport], None] | None]":
-    """Give a function that shows a report on stderr; None where that is no terminal, so that lines are logged instead.
+    """Yield a function that shows a report on stderr; None if that is not a terminal, so that lines are logged instead.
 
-    While it is shown, log lines and what workers print appear above it.
+    Log lines and what workers print appear above the display.
     """
     from rich.console import Console
     from rich.live import Live
@@ -34,7 +34,7 @@ def training_display(*, hidden: bool = False) -> "Iterator[Callable[[StepReport]
 
 @contextmanager
 def _logging_to(console: "Console") -> Iterator[None]:
-    """Have log lines pass through the console that draws, or they would tear what it has drawn."""
+    """Pass log lines through the console that draws; otherwise they would break the display."""
     from rich.logging import RichHandler
 
     before = [(handler, handler.console) for handler in get_logger().handlers if isinstance(handler, RichHandler)]
@@ -48,7 +48,7 @@ def _logging_to(console: "Console") -> Iterator[None]:
 
 
 def draw(report: "StepReport") -> "RenderableType":
-    """Return a report as two lines: how far and how fast, and the losses."""
+    """Return a report as two lines: progress and speed, then the losses."""
     from rich.text import Text
 
     from boxwright.tasks.train.progress import clock
@@ -61,6 +61,6 @@ def draw(report: "StepReport") -> "RenderableType":
         f"{clock(report.left_s)} left",
     )
     losses = "  ".join(f"{short} {report.losses[name]:.3f}" for name, short in _LOSSES.items() if name in report.losses)
-    each = " a process" if report.processes > 1 else ""
+    each = " per process" if report.processes > 1 else ""
     second = f"{losses}  lr {report.lr:.2e}  memory {report.memory_mb:,.0f} MB{each}".strip()
     return Text("\n").join([first, Text(second)])

@@ -1,4 +1,4 @@
-"""Weight files behind the session seam: the network is built around them and runs in PyTorch."""
+"""Weight files as sessions: the network is built around them and runs in PyTorch."""
 
 from pathlib import Path
 
@@ -29,10 +29,7 @@ def read_checkpoint(path: Path, options: ModelOptions) -> tuple[Yolox, Spec]:
     if spec is None:
         model_name, num_classes = identify(state)
         size = SIZES[model_name]
-        if options.names is None:
-            names, ids = default_names(num_classes, path)
-        else:  # `apply` puts the user's names in, once it has counted them
-            names, ids = tuple(f"class_{i}" for i in range(num_classes)), ()
+        names, ids = default_names(num_classes, path, options)
         spec = Spec(model=model_name, names=names, size_hw=size.input_hw, activation=size.act, category_ids=ids)
     spec = options.apply(spec)
     model = build(spec.model, spec.num_classes, spec.activation)

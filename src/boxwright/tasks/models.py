@@ -1,14 +1,11 @@
-"""From what a user calls MODEL to a session: a name, a `.pth`, a safetensors file, an `.onnx`, an artifact folder.
+"""MODEL on the command line to a session: a name, a `.pth`, a safetensors file, an `.onnx` or an artifact folder.
 
-Nothing here imports torch; files that need it are opened by something the catalogue names.
+Torch is imported only for files that need it.
 """
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import numpy as np
 
 from boxwright.core import catalogue
 from boxwright.core.coco_classes import COCO_CATEGORY_IDS, COCO_NAMES
@@ -17,7 +14,6 @@ from boxwright.core.errors import CheckpointError, UsageError, suggest
 from boxwright.core.log import get_logger
 from boxwright.core.packages import require
 from boxwright.core.spec import OutputForm, Preprocessing, Spec
-from boxwright.detector.postprocess import anchor_grid
 from boxwright.runtimes.artifact import Artifact, is_artifact, open_graph, read_artifact
 from boxwright.runtimes.autopilot import Arrangement, choose
 from boxwright.runtimes.base import Hint, Tuning
@@ -25,13 +21,13 @@ from boxwright.runtimes.detector import DetectorSession
 
 _log = get_logger(__name__)
 _SUFFIXES = (".safetensors", ".pth", ".onnx")
-_INSIDE = (".xml", ".bin", ".ts", ".pt2")  # files that run as part of their artifact folder alone
+_INSIDE = (".xml", ".bin", ".ts", ".pt2")  # files that run only as part of their artifact folder
 _CHECKPOINTS = (".safetensors", ".pth", ".pt", ".ckpt", ".tar")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """What a user may say about a model file that does not say it itself; None leaves it to the file."""
+    """What a user may add to or change in a model file's description; None leaves it to the file."""
 
     names: tuple[str, ...] | None = None
     size_hw: tuple[int, int] | None = None
@@ -40,7 +36,7 @@ class ModelOptions:
     activation: str | None = None
 
     def apply(self, spec: Spec) -> Spec:
-        """Return the spec with the user's words in place of the file's.
+        """Return the spec with the user's values in place of the file's.
 
         Raises:
             UsageError: there are more or fewer names than classes.
@@ -67,15 +63,15 @@ def normalise_name(name: str) -> str:
 
 
 def find_model(model: str | Path) -> Path:
-    """Return the file or folder that MODEL means; a bare name is looked for in the usual places.
+    """Return the file or folder of MODEL; a bare name is searched in the usual places.
 
     Raises:
-        CheckpointError: there is nothing there; the message says where was looked.
+        CheckpointError: there is none; the message names these places.
     """
     path = Path(os.path.expanduser(model))
     name = normalise_name(str(model))
     known = catalogue.names("model")
-    # A folder of weights may bear the model's name; it is a place to look in then, not the model.
+    # A folder of weights may have the model's name; then it is a place to search, not the model.
     if os.path.exists(path) and (name not in known or path.is_file() or is_artifact(path)):
         return path
     if name in known:
@@ -103,8 +99,8 @@ def open_model(
 
     Args:
         model: a name, a file, an artifact folder, or the description of one.
-        options: what the user says about it.
-        tuning: how a converted model shall use the machine.
+        options: what the user adds or changes.
+        tuning: how a converted model uses the machine.
 
     Raises:
         CheckpointError: there is no such model, or its file can't be used.
@@ -142,7 +138,7 @@ def open_model(
             "Give the whole folder that `boxwright export` wrote."
         )
     raise CheckpointError(
-        f"{str(path)!r} is no known kind of model file. Use .pth, .safetensors, .onnx or an artifact folder."
+        f"{str(path)!r} is not a known kind of model file. Use .pth, .safetensors, .onnx or an artifact folder."
     )
 
 
@@ -160,7 +156,7 @@ def _open_artifact(artifact: Artifact, options: ModelOptions, tuning: Tuning | N
 
 
 def is_converted(path: Path) -> bool:
-    """Return whether a model is an artifact or an ONNX file: something that threads and streams can be chosen for."""
+    """Return whether a model is an artifact or an ONNX file, for which threads and streams can be chosen."""
     return is_artifact(path) or path.suffix.lower() == ".onnx"
 
 
@@ -173,19 +169,20 @@ def arrange(model: Path | Artifact, hint: Hint) -> Arrangement:
     return choose(read_cpu(), hint=hint, runtime="onnxruntime", movable=False)
 
 
-def default_names(num_classes: int, source: Path) -> tuple[tuple[str, ...], tuple[int, ...]]:
+def default_names(num_classes: int, source: Path, options: ModelOptions) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Return class names and category ids for a file that has none: COCO's for 80 classes, else numbered ones."""
+    numbered = tuple(f"class_{i}" for i in range(num_classes))
+    if options.names is not None:
+        return numbered, ()  # `ModelOptions.apply` counts them and puts the user's in their place
     if num_classes == len(COCO_NAMES):
         _log.info("%s names no classes; it has 80, so COCO's names are used (--names changes that).", source.name)
         return COCO_NAMES, COCO_CATEGORY_IDS
-    _log.warning(
-        "%s names no classes; they are called class_0 to class_%d (use --names).", source.name, num_classes - 1
-    )
-    return tuple(f"class_{i}" for i in range(num_classes)), ()
+    _log.warning("%s names no classes; they are called class_0 to %s (use --names).", source.name, numbered[-1])
+    return numbered, ()
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Return class names given as "a,b,c" or as a file with one name a line.
+    """Return class names given as "a,b,c" or as a file with one name per line.
 
     Raises:
         UsageError: there is no name, or one twice, or the file can't be read as text.
@@ -208,23 +205,8 @@ def parse_names(text: str) -> tuple[str, ...]:
 
 
 def refuse(path: Path, **options: str | None) -> None:
-    """Refuse options that this kind of file leaves no room for."""
+    """Reject options that this kind of file fixes."""
     for name, value in options.items():
         if value is not None:
             option = f"--{name.replace('_', '-')} {value!r}"
-            raise UsageError(f"{option} does not apply to {path.name}, where that is settled. Leave it out.")
-
-
-def guess_form(output: "np.ndarray[tuple[int, int], np.dtype[np.float32]]", size_hw: Sequence[int]) -> OutputForm:
-    """Return the form of an output (A, 5 + C), told by its values.
-
-    Raw objectness is a logit and mostly below 0. Decoded centres lie near their cells, hundreds of pixels apart;
-    raw ones are offsets of a few cells at most.
-    """
-    grid, step = anchor_grid((int(size_hw[0]), int(size_hw[1])), (8, 16, 32))
-    scores = output[:, 4:]
-    if scores.min() < 0 or scores.max() > 1:
-        return "raw"
-    off_by = np.abs(output[:, :2] - (grid + 0.5) * step)
-    as_offset = np.abs(output[:, :2]) * step
-    return "decoded" if np.median(off_by) < np.median(as_offset) else "scores"
+            raise UsageError(f"{option} does not apply to {path.name}, which fixes it. Leave it out.")

@@ -1,4 +1,4 @@
-"""ONNX files behind the session seam, whoever wrote them, and what they weigh. Needs no torch."""
+"""ONNX files as sessions, also those of other programs, and their number of weights. It needs no torch."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,32 +7,33 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from boxwright.core.boxes import xyxy_to_cxcywh
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.log import get_logger
 from boxwright.core.signature import Array
-from boxwright.core.spec import Spec
+from boxwright.core.spec import OutputForm, Spec
 from boxwright.detector.postprocess import anchor_grid
 from boxwright.runtimes.base import Tuning
 from boxwright.runtimes.detector import DetectorSession
 from boxwright.runtimes.onnxruntime_ import OnnxGraph
 from boxwright.tasks.info import Cost
-from boxwright.tasks.models import ModelOptions, default_names, guess_form, refuse
+from boxwright.tasks.models import ModelOptions, default_names, refuse
 
 _log = get_logger(__name__)
 SPEC_KEY = "boxwright"
-"""Where a file of ours keeps its `Spec` as JSON."""
+"""The metadata key of our files for their `Spec` as JSON."""
 
 SETTINGS_KEY = "boxwright_nms"
-"""Where a file that suppresses boxes itself keeps its thresholds as JSON."""
+"""The metadata key of files that suppress boxes themselves for their thresholds as JSON."""
 
 
 def open_onnx(path: Path, options: ModelOptions, tuning: Tuning | None = None) -> DetectorSession:
-    """Return a session over an ONNX file; one that does not describe itself is told by its output.
+    """Return a session over an ONNX file; if it has no description, its output is examined.
 
     Raises:
-        CheckpointError: it is no detector of this family, or ONNX Runtime can't load it.
+        CheckpointError: it is not a detector of this family, or ONNX Runtime can't load it.
         UsageError: an option contradicts the file.
     """
     graph = OnnxGraph(path, tuning=tuning)
@@ -52,10 +53,10 @@ def open_onnx(path: Path, options: ModelOptions, tuning: Tuning | None = None) -
 
 
 class SuppressedGraph:
-    """A file that ends with suppression, as if it were one that does not.
+    """Gives a file that ends with suppression the output of one that does not.
 
-    What it left is in the first rows; the others have an objectness below any threshold, 0 too.
-    So predicting and scoring work with it like with any other; their own suppression finds little left to do.
+    The boxes that are left are in the first rows; the others have an objectness below any threshold, even 0. So
+    predicting and scoring work as with any other file; their own suppression finds little left to do.
     """
 
     def __init__(self, graph: OnnxGraph, spec: Spec) -> None:
@@ -88,7 +89,7 @@ class SuppressedGraph:
 
 
 def read_spec(graph: OnnxGraph) -> Spec | None:
-    """Return the description that a file of ours carries, or None.
+    """Return the description inside a file of ours, or None.
 
     Raises:
         CheckpointError: there is one and it can't be read.
@@ -141,13 +142,24 @@ def _find_spec(graph: OnnxGraph, options: ModelOptions, size_hw: tuple[int, int]
     (output,) = graph.run(graph.signature.check([grey]))
     if output.ndim != 3 or output.shape[1] != len(anchor_grid(size_hw, (8, 16, 32))[0]) or output.shape[2] < 6:
         raise CheckpointError(
-            f"{name} gives an output of shape {output.shape!r} for an input of {size_hw!r}: that is no YOLOX detector."
+            f"{name} gives an output of shape {output.shape!r} for an input of {size_hw!r}: it is not a YOLOX detector."
         )
-    classes = output.shape[2] - 5
-    if options.names is None:
-        names, ids = default_names(classes, graph.path)
-    else:  # `apply` puts the user's names in, once it has counted them
-        names, ids = tuple(f"class_{i}" for i in range(classes)), ()
+    names, ids = default_names(output.shape[2] - 5, graph.path, options)
     form = options.output or guess_form(output[0].astype(np.float32), size_hw)
-    _log.info("%s does not describe itself; its output is taken as %r.", name, form)
+    _log.info("%s has no description; its output is taken as %r.", name, form)
     return Spec(names=names, size_hw=size_hw, output=form, category_ids=ids)
+
+
+def guess_form(output: NDArray[np.float32], size_hw: Sequence[int]) -> OutputForm:
+    """Return the form of an output (A, 5 + C), from its values.
+
+    Raw objectness is a logit and mostly below 0. Decoded centres are near their cells, hundreds of pixels apart; raw
+    ones are offsets of a few cells at most.
+    """
+    grid, step = anchor_grid((int(size_hw[0]), int(size_hw[1])), (8, 16, 32))
+    scores = output[:, 4:]
+    if scores.min() < 0 or scores.max() > 1:
+        return "raw"
+    off_by = np.abs(output[:, :2] - (grid + 0.5) * step)
+    as_offset = np.abs(output[:, :2]) * step
+    return "decoded" if np.median(off_by) < np.median(as_offset) else "scores"

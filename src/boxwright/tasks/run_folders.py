@@ -4,8 +4,8 @@ from pathlib import Path
 
 
 def new_run_folder(base: Path) -> Path:
-    """Return a new, empty folder below `base`; two programs that ask at once get two folders."""
-    # Made first: a `base` that can't be a folder must fail here, not look like a taken number for ever.
+    """Return a new, empty folder below `base`; two programs at once get two folders."""
+    # First: if `base` can't be a folder, this fails, and the loop below would never end.
     base.mkdir(parents=True, exist_ok=True)
     number = 1
     while True:

@@ -10,7 +10,8 @@ from support.toy import save_graph, save_toy_onnx, toy_spec
 from boxwright.core.coco_classes import COCO_CATEGORY_IDS, COCO_NAMES
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.runtimes.base import Tuning
-from boxwright.tasks.models import ModelOptions, default_names, find_model, guess_form, open_model, parse_names
+from boxwright.tasks.models import ModelOptions, default_names, find_model, open_model, parse_names
+from boxwright.tasks.onnx_file import guess_form
 from boxwright.vision.letterbox import to_input
 
 FORMS = ("raw", "scores", "decoded")
@@ -63,7 +64,7 @@ def test_a_name_too_long_for_a_file_is_still_only_an_unknown_model() -> None:
 
 def test_a_file_of_another_kind_and_an_empty_folder_are_refused(tmp_path: Path) -> None:
     (tmp_path / "model.zip").touch()
-    with pytest.raises(CheckpointError, match="no known kind of model file"):
+    with pytest.raises(CheckpointError, match="known kind of model file"):
         open_model(tmp_path / "model.zip")
     with pytest.raises(CheckpointError, match=r"holds no artifact\.json"):
         open_model(tmp_path)
@@ -81,8 +82,8 @@ def test_a_file_that_only_calls_itself_onnx_is_refused(tmp_path: Path) -> None:
     [
         ({"inputs": 2}, "not a detector of this family"),
         ({"channels": 4}, "not a detector of this family"),
-        ({"dtype": TensorProto.FLOAT16}, "no YOLOX detector"),
-        ({}, "no YOLOX detector"),
+        ({"dtype": TensorProto.FLOAT16}, "YOLOX detector"),
+        ({}, "YOLOX detector"),
     ],
 )
 def test_an_onnx_file_of_another_network_is_refused(tmp_path: Path, made: dict[str, int], message: str) -> None:
@@ -198,8 +199,8 @@ def test_a_fixed_batch_takes_any_number_of_images(tmp_path: Path, count: int) ->
 
 
 def test_eighty_classes_without_names_are_cocos() -> None:
-    assert default_names(80, Path("x.pth")) == (COCO_NAMES, COCO_CATEGORY_IDS)
-    assert default_names(2, Path("x.pth")) == (("class_0", "class_1"), ())
+    assert default_names(80, Path("x.pth"), ModelOptions()) == (COCO_NAMES, COCO_CATEGORY_IDS)
+    assert default_names(2, Path("x.pth"), ModelOptions()) == (("class_0", "class_1"), ())
 
 
 def test_names_come_as_a_list_or_as_a_file(tmp_path: Path) -> None:

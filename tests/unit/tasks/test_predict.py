@@ -95,7 +95,7 @@ def test_an_unknown_class_is_refused_before_the_first_image() -> None:
 
 @pytest.mark.parametrize("wrong", [{"conf": -0.1}, {"conf": 1.1}, {"nms": 2}, {"nms": float("nan")}])
 def test_a_threshold_outside_0_to_1_is_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(UsageError, match="must lie between 0 and 1"):
+    with pytest.raises(UsageError, match="between 0 and 1"):
         Thresholds(**wrong)  # type: ignore[arg-type]
 
 

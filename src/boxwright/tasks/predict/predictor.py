@@ -1,11 +1,10 @@
-"""Predicting: image in, `Detections` out, one image or an endless stream. Needs no torch."""
+"""Predicting: image in, `Detections` out, one image or an endless stream. It needs no torch."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,7 @@ class Thresholds:
     def __post_init__(self) -> None:
         for name, value in (("conf", self.conf), ("nms", self.nms)):
             if not 0 <= value <= 1:
-                raise UsageError(f"{name}={value!r} must lie between 0 and 1.")
+                raise UsageError(f"{name}={value!r} must be between 0 and 1.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +78,10 @@ class Predictor:
             thresholds: which boxes are kept.
             scaled_decode: decode JPEGs that are at least twice as large as the network's input at a half, a quarter or
                 an eighth of their size: several times faster for large pictures. Pixels are averaged instead of picked,
-                so scores move a little. Boxes are in pixels of the full picture all the same.
-            workers: how many threads `stream` works with, each on pictures of its own. The session must allow calls
-                from several threads, as those of artifacts and ONNX files do.
-            arrangement: how the session uses the machine, where a hint has decided that.
+                so scores change a little. Boxes are still in pixels of the full picture.
+            workers: number of threads of `stream`, each with its own pictures. The session must allow calls from
+                several threads, as those of artifacts and ONNX files do.
+            arrangement: how the session uses the machine, if a hint has decided that.
 
         Raises:
             UsageError: there is no such class, or less than one worker.
@@ -96,7 +95,7 @@ class Predictor:
         self._fit_hw = session.spec.size_hw if scaled_decode else None
         self.thresholds = thresholds or Thresholds()
         self.watch = Stopwatch()
-        if self.thresholds.classes is not None:  # an unknown class is refused now, not at the first image
+        if self.thresholds.classes is not None:  # reject an unknown class now, not at the first image
             Detections.empty(names=session.spec.names, size_hw=(1, 1)).filter(classes=self.thresholds.classes)
 
     @classmethod
@@ -114,21 +113,21 @@ class Predictor:
     ) -> "Predictor":
         """Return a predictor for a name, a `.pth`, a safetensors file, an `.onnx` or an artifact folder.
 
-        An artifact is checked on its first use on a machine: the input that it carries is run in a child process, and
-        must give the output that it carries. If it does not, or the child crashes, the next best artifact is used.
+        An artifact is checked when it is first used on a machine: a child process runs its golden input, which must
+        give its golden output. If it does not, or the child crashes, the next best artifact is used.
 
         Args:
             model: what to load.
             thresholds: which boxes are kept.
-            options: what the model's file does not say itself.
+            options: what the model's file does not say.
             on_mismatch: what to do with an artifact that fails its check: "fallback" (to the next one, with a warning),
                 "refuse", or "ignore" for no check at all.
-            fallback: artifacts to fall back on, best first; by default the others of the report it belongs to.
+            fallback: artifacts to fall back on, best first; by default the others of the same report.
             scaled_decode: decode large JPEGs smaller, which is faster (see `Predictor`).
-            workers: how many pictures `stream` works on side by side, each with its share of the physical cores: more
-                pictures in a second, but one picture alone takes longer. For artifacts and ONNX files; it pays with
+            workers: how many pictures `stream` predicts in parallel, each with its share of the physical cores: more
+                pictures per second, but a single picture takes longer. For artifacts and ONNX files; it pays with
                 OpenVINO and ONNX Runtime, which compute several requests at a time.
-            hint: "latency" for the fastest answer to one picture, "throughput" for the most pictures in a second by
+            hint: "latency" for the fastest answer to one picture, "throughput" for the most pictures per second by
                 `stream`: threads, streams and processes are then chosen from the machine's cores and quota, and
                 `predictor.arrangement.explain()` says why. For artifacts and ONNX files. None leaves threads to the
                 runtime.
@@ -138,14 +137,14 @@ class Predictor:
             UsageError: an option does not apply to this kind of model, or there are more workers than cores.
         """
         path = find_model(model)
-        if hint is not None:
-            _check_hint(path, hint, workers)
-        tuning = _share_cores(path, workers)
+        tuning = _check_tuning(path, hint, workers)
         found: Path | Artifact = path
         if is_artifact(path):
             found = choose_artifact(path, on_mismatch=on_mismatch, fallback=fallback)
         elif fallback:
-            raise UsageError(f"fallback={list(map(str, fallback))!r} is for artifact folders; {str(path)!r} is none.")
+            raise UsageError(
+                f"fallback={list(map(str, fallback))!r} is for artifact folders; {str(path)!r} is not one."
+            )
         arrangement = None
         if hint is not None:
             arrangement = arrange(found, hint)
@@ -155,7 +154,7 @@ class Predictor:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The classes that the detector knows."""
+        """The detector's classes."""
         return self._session.spec.names
 
     @property
@@ -164,13 +163,13 @@ class Predictor:
         return self._session
 
     def __call__(self, source: ImageSource) -> Detections:
-        """Return what is found in one image: a path, bytes, an array or a PIL image.
+        """Return the detections in one image: a path, bytes, an array or a PIL image.
 
         Raises:
             DataError: the image can't be read.
             UsageError: the source is more than one image; `stream` is for those.
         """
-        results = self._answer_all(list_sources(source), 1)
+        results = self._predict_all(list_sources(source), 1)
         first = next(results)
         if isinstance(first, Failure):
             raise first.error
@@ -184,20 +183,20 @@ class Predictor:
         """Yield a prediction for each frame and a failure for each input that can't be read, in order.
 
         At most `batch` frames for each worker and one more `batch` are held at a time, so memory stays flat on an
-        endless video. With several workers, sources are read that far ahead: a file, or an array that is filled again,
-        must stay as it is until its result is there, and a result comes when the next frames were asked for.
+        endless video. With several workers, sources are read that far ahead: do not change a file or an array before
+        its result is there, and a result comes when the next frames have been requested.
 
         Args:
-            sources: anything that `list_sources` takes, frames themselves included.
+            sources: anything that `list_sources` takes, also frames.
             batch: how many images go through the network at once.
         """
         if batch < 1:
             raise UsageError(f"batch={batch!r} must be at least 1.")
         items = list_sources(sources)
-        yield from self._answer_all(items, batch) if self._workers == 1 else self._answer_beside(items, batch)
+        yield from self._predict_all(items, batch) if self._workers == 1 else self._predict_in_threads(items, batch)
 
-    def _answer_all(self, items: Iterable[Item], batch: int) -> Iterator[Prediction | Failure]:
-        """Yield what comes of each item, in order."""
+    def _predict_all(self, items: Iterable[Item], batch: int) -> Iterator[Prediction | Failure]:
+        """Yield the result of each item, in order."""
         waiting: list[Frame] = []
         for item in items:
             if isinstance(item, EncodedImage):
@@ -206,22 +205,18 @@ class Predictor:
             else:
                 frame = item
             if isinstance(frame, Failure):
-                yield from self._predict(waiting)
+                yield from self._predict_frames(waiting)
                 waiting = []
                 yield frame
                 continue
             waiting.append(frame)
             if len(waiting) == batch:
-                yield from self._predict(waiting)
+                yield from self._predict_frames(waiting)
                 waiting = []
-        yield from self._predict(waiting)
+        yield from self._predict_frames(waiting)
 
-    def _answer_beside(self, items: Iterator[Item], batch: int) -> Iterator[Prediction | Failure]:
-        """Yield what comes of each item, in order, with a batch in the hands of each worker and one in wait."""
-
-        def answer(group: list[Item]) -> list[Prediction | Failure]:
-            return list(self._answer_all(group, batch))
-
+    def _predict_in_threads(self, items: Iterator[Item], batch: int) -> Iterator[Prediction | Failure]:
+        """Yield the result of each item, in order; each worker has a batch, and one waits."""
         at_work: deque[Future[list[Prediction | Failure]]] = deque()
         groups = _read_groups(items, batch)
         pool = ThreadPoolExecutor(self._workers, thread_name_prefix="boxwright-predict")
@@ -230,22 +225,22 @@ class Predictor:
             while True:
                 try:
                     group = next(groups, None)
-                except Exception:  # of the source: what was read before comes out first
+                except Exception:  # of the source: yield first what was read before
                     while at_work:
                         yield from at_work.popleft().result()
                     raise
                 if group is not None:
-                    at_work.append(pool.submit(answer, group))
+                    at_work.append(pool.submit(lambda group: list(self._predict_all(group, batch)), group))
                 elif not at_work:
                     return
                 while at_work and (group is None or len(at_work) > self._workers or at_work[0].done()):
                     yield from at_work.popleft().result()
-        finally:  # also when the caller has stopped half-way
+        finally:  # also when the caller stops early
             pool.shutdown(cancel_futures=True)
             self._pools.discard(pool)
 
     def predict_batch(self, images: Sequence[NDArray[np.uint8]]) -> list[Detections]:
-        """Return what is found in each of several (H, W, 3) BGR images, which may differ in size."""
+        """Return the detections in each of several (H, W, 3) BGR images, which may differ in size."""
         if not images:
             return []
         spec, keep = self._session.spec, self.thresholds
@@ -278,21 +273,21 @@ class Predictor:
                 found.append(detections if keep.classes is None else detections.filter(classes=keep.classes))
         return found
 
-    def _predict(self, frames: list[Frame]) -> Iterator[Prediction | Failure]:
+    def _predict_frames(self, frames: list[Frame]) -> Iterator[Prediction | Failure]:
         try:
             found = self.predict_batch([f.image for f in frames])
         except DataError as error:
             if len(frames) == 1:
                 yield Failure(source=frames[0].source, error=error)
-            else:  # one bad frame must not take its neighbours with it
+            else:  # a bad frame must not spoil the others
                 for frame in frames:
-                    yield from self._predict([frame])
+                    yield from self._predict_frames([frame])
             return
         for frame, detections in zip(frames, found, strict=True):
             yield Prediction(frame=frame, detections=_enlarge(detections, frame.full_size_hw))
 
     def close(self) -> None:
-        """Give back what the model holds; a stream that is not at its end ends here."""
+        """Release the model; a stream that has not ended ends here."""
         for pool in list(self._pools):
             pool.shutdown(cancel_futures=True)
         self._session.close()
@@ -300,14 +295,12 @@ class Predictor:
     def __enter__(self) -> "Predictor":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def _read_groups(items: Iterator[Item], batch: int) -> Iterator[list[Item]]:
-    """Yield the items so many at a time, the last ones also if the source then fails."""
+    """Yield the items in groups, the last ones also if the source then fails."""
     group: list[Item] = []
     try:
         for item in items:
@@ -323,27 +316,22 @@ def _read_groups(items: Iterator[Item], batch: int) -> Iterator[list[Item]]:
         yield group
 
 
-def _check_hint(path: Path, hint: Hint, workers: int) -> None:
-    check_hint(hint)
-    if workers != 1:
-        raise UsageError(
-            f"hint={hint!r} chooses the workers itself, but workers={workers!r} is given. Leave one of them out."
-        )
-    _check_converted(path, f"hint={hint!r}")
-
-
-def _check_converted(path: Path, option: str) -> None:
+def _check_tuning(path: Path, hint: Hint | None, workers: int) -> Tuning | None:
+    """Reject a hint or workers that do not apply; return the tuning for several workers."""
+    if hint is not None:
+        check_hint(hint)
+        if workers != 1:
+            raise UsageError(
+                f"hint={hint!r} chooses the workers itself, but workers={workers!r} is given. Leave one of them out."
+            )
+    elif workers <= 1:
+        return None
     if not is_converted(path):
+        option = f"workers={workers!r}" if hint is None else f"hint={hint!r}"
         raise UsageError(
             f"{option} does not apply to {path.name}, which runs in PyTorch. Leave it out, or convert the "
             "model first: boxwright optimize or boxwright export."
         )
-
-
-def _share_cores(path: Path, workers: int) -> Tuning | None:
-    if workers <= 1:
-        return None
-    _check_converted(path, f"workers={workers!r}")
     cores = read_cpu().usable_cores
     if workers > cores:
         raise UsageError(f"workers={workers!r} is more than the {cores} cores that may be used. Ask for fewer.")
@@ -351,7 +339,7 @@ def _share_cores(path: Path, workers: int) -> Tuning | None:
 
 
 def _enlarge(detections: Detections, size_hw: tuple[int, int] | None) -> Detections:
-    """Return detections in a smaller decoding as detections in the picture of this size."""
+    """Return detections in a smaller decoding as detections in the picture of its full size."""
     if size_hw is None:
         return detections
     y, x = (full / small for full, small in zip(size_hw, detections.size_hw, strict=True))
@@ -360,7 +348,7 @@ def _enlarge(detections: Detections, size_hw: tuple[int, int] | None) -> Detecti
 
 
 def predict(model: str | Path, source: ImageSource, **thresholds: Any) -> Detections:
-    """Return what a model finds in one image; for more than one image, keep a `Predictor`.
+    """Return a model's detections in one image; for more images, keep a `Predictor`.
 
     For example `predict("yolox_nano.onnx", "street.jpg", conf=0.3)`.
     """

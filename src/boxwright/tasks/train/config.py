@@ -153,7 +153,7 @@ class TrainConfig:
         if not self.augment and self.multiscale:
             raise UsageError("augment=false leaves images as they are, multiscale=true does not. Give one of them.")
         if not 0 < self.momentum < 1:
-            raise UsageError(f"momentum={self.momentum!r} must lie between 0 and 1: Nesterov's correction needs it.")
+            raise UsageError(f"momentum={self.momentum!r} must be between 0 and 1: Nesterov's correction needs it.")
         if (self.train_split is None) != (self.val_split is None):
             raise UsageError("train_split and val_split go together: name both splits of the set, or neither.")
         if self.val is not None and self.val_split is not None:

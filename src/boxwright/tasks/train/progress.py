@@ -1,4 +1,4 @@
-"""How far a run is, told after every step, also across the border of the first process."""
+"""The progress of a run, reported after every step, also from a worker to the starting process."""
 
 import json
 import shutil
@@ -15,17 +15,17 @@ _LARGEST = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """How far a run is.
+    """The progress of a run.
 
     Attributes:
         step: steps done.
-        total: steps in all.
+        total: steps of the whole run.
         epoch: epochs done, with a fraction.
         images_per_s: of whole training, data included.
         left_s: seconds to the end at that speed; None while it is not known.
         lr: the step's learning rate.
-        memory_mb: the most memory that the first process has had.
-        processes: how many there are.
+        memory_mb: peak memory of the first process.
+        processes: their number.
         losses: the last ones that were read, by name; they are read every `print_interval` steps.
     """
 
@@ -44,7 +44,7 @@ Progress = Callable[[StepReport], None]
 
 
 def clock(seconds: float | None) -> str:
-    """Return a duration for people.
+    """Return a duration as text.
 
     Example:
         >>> clock(75), clock(3725), clock(None)
@@ -58,22 +58,22 @@ def clock(seconds: float | None) -> str:
 
 
 class SendProgress:
-    """Sends every report to the process that started the run; one that can't be sent is left out."""
+    """Sends every report to the process that started the run; one that can't be sent is dropped."""
 
     def __init__(self, address: str) -> None:
         self._address = address
 
     def __call__(self, report: StepReport) -> None:
         """Send a report, without waiting."""
-        # A new socket each time: it costs microseconds, and there is nothing to close or to carry to other processes.
+        # A new socket each time costs microseconds, and leaves nothing to close or to pickle.
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
-            # Refused where nobody listens any more, is too slow, or is on another machine.
+            # Refused if the listener has ended, is too slow, or is on another machine.
             sender.sendto(json.dumps(asdict(report)).encode(), self._address)
 
 
 @contextmanager
 def receive(progress: Progress) -> Iterator[SendProgress]:
-    """Give what workers send their reports with; `progress` is called with each, in a thread of its own."""
+    """Yield a sender for workers; a thread calls `progress` with each of their reports."""
     folder = Path(tempfile.mkdtemp(prefix="boxwright-progress-"))
     address = str(folder / "socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:

@@ -1,4 +1,4 @@
-"""Scoring in the middle of a training: every process its share of the images, the metric over all of them."""
+"""Scoring during a training: every process predicts its share of the images, the metric is over all of them."""
 
 from typing import Any
 
