@@ -1,4 +1,4 @@
-"""Changes to training images on uint8 pixels, in place where that saves a pass: colours, flip, letterbox, mixup."""
+"""Augmentation of uint8 pixels and their boxes, in place where that saves a pass: colours, flip, mixup."""
 
 import math
 import threading
@@ -15,7 +15,7 @@ from boxwright.data.tile import Tile
 from boxwright.vision.letterbox import PAD_VALUE
 
 MIN_SIDE = 1.0
-"""Boxes with a side of this many pixels or less after all changes are dropped."""
+"""Boxes whose sides are not longer than this many pixels after augmentation are dropped."""
 
 Image = NDArray[np.uint8]
 Rows = NDArray[np.float32]
@@ -32,7 +32,7 @@ class Scratch(threading.local):
         self._buffers: dict[str, NDArray[np.uint8]] = {}
 
     def take(self, name: str, shape: tuple[int, ...]) -> Image:
-        """Return an array of this shape with arbitrary content, valid until the name is taken again."""
+        """Return an uninitialised array of this shape, valid until the name is taken again."""
         count = math.prod(shape)
         buffer = self._buffers.get(name)
         if buffer is None or buffer.size < count:
@@ -41,7 +41,7 @@ class Scratch(threading.local):
 
 
 def draw_hsv_shift(rng: Generator, policy: AugmentPolicy) -> tuple[int, int, int]:
-    """Return the steps to add to hue, saturation and value; each is left alone half of the time."""
+    """Draw the steps to add to hue, saturation and value; each is 0 half of the time."""
     chance, *draws = rng.random(7).tolist()
     if chance >= policy.hsv_prob:
         return 0, 0, 0
@@ -53,7 +53,7 @@ def draw_hsv_shift(rng: Generator, policy: AugmentPolicy) -> tuple[int, int, int
 
 
 def shift_hsv(image: Image, shift: tuple[int, int, int], scratch: Scratch) -> None:
-    """Add steps to hue (which wraps at 180), saturation and value (which stop at 0 and 255), in place.
+    """Add steps to hue (which wraps at 180), saturation and value (clipped to 0 and 255), in place.
 
     Example:
         >>> grey = np.full((2, 2, 3), 100, np.uint8)
@@ -72,13 +72,13 @@ def shift_hsv(image: Image, shift: tuple[int, int, int], scratch: Scratch) -> No
         cv2.LUT(channel, ((np.arange(256) + hue) % 180).astype(np.uint8), dst=channel)
         cv2.insertChannel(channel, hsv, 0)
         hue = 0
-    # A small step up needs no table: on the way back OpenCV takes hues from 180 on for the same angles from 0 on.
+    # A small step up needs no table: converting back, OpenCV takes hue 180 + h for h.
     cv2.add(hsv, np.array((hue, saturation, value, 0), np.float64), dst=hsv)
     cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR, dst=image)
 
 
 def flip(image: Image, rows: Rows, width: float) -> None:
-    """Mirror an image and its boxes left to right, in place; `width` is what box coordinates count from."""
+    """Mirror an image and its boxes left to right, in place; `width` is the image's width in box coordinates."""
     cv2.flip(image, 1, dst=image)
     rows[:, [0, 2]] = width - rows[:, [2, 0]]
 
@@ -90,7 +90,7 @@ class Mixup:
     Attributes:
         scale: factor on the letterboxed image.
         flipped: whether it is mirrored.
-        at_xy: which part of an image larger than the output is seen: from 0 for its left or top to 1 for the other end.
+        at_xy: which part of an image larger than the output shows, from 0 for its left or top to 1 for the other end.
     """
 
     scale: float
@@ -99,30 +99,24 @@ class Mixup:
 
 
 def draw_mixup(rng: Generator, policy: AugmentPolicy) -> Mixup:
-    """Return how the second image is to be laid over the first."""
+    """Draw how the second image is laid over the first."""
     u_scale, u_flip, at_x, at_y = rng.random(4).tolist()
     low, high = policy.mixup_scale
     return Mixup(low + u_scale * (high - low), u_flip < 0.5, (at_x, at_y))
 
 
 def mix(out: Image, tile: Tile, rows: Rows, mixup: Mixup, scratch: Scratch) -> Rows:
-    """Blend a second image into `out`, half and half, in place, and return its boxes where they lie now.
+    """Blend a second image into `out`, half and half, in place, and return its boxes there.
 
-    The second image is letterboxed, scaled and mirrored; beyond it is black, as in YOLOX.
-
-    Args:
-        out: the first image.
-        tile: the second one.
-        rows: its boxes in pixels of its original.
-        mixup: how to lay it over.
-        scratch: work space.
+    The second image is letterboxed, scaled and mirrored; around it is black, as in YOLOX. `rows` are its boxes in
+    pixels of its original.
     """
     height, width = out.shape[:2]
     # The letterboxed second image as a frame of its own, in pixels of `out`.
     frame_h, frame_w = max(int(height * mixup.scale), 1), max(int(width * mixup.scale), 1)
     left, top = int(mixup.at_xy[0] * max(frame_w - width, 0)), int(mixup.at_xy[1] * max(frame_h - height, 0))
     seen_h, seen_w = min(frame_h - top, height), min(frame_w - left, width)
-    # Mirrored last, so what is seen is cut from the other end of the frame.
+    # Mirrored last, so the visible part comes from the other end of the frame.
     cut_x = frame_w - left - seen_w if mixup.flipped else left
 
     layer = scratch.take("layer", out.shape)
@@ -163,7 +157,7 @@ def _paste_window(tile: Tile, ratio: float, origin_yx: tuple[int, int], window: 
 
 
 def keep_visible(rows: Rows, size_hw: tuple[int, int]) -> Rows:
-    """Return the boxes cut to an image, without those that are left with a side of a pixel or less.
+    """Return the boxes clipped to an image, without those left with a side of a pixel or less.
 
     Example:
         >>> keep_visible(np.array([[-5, 2, 9, 8, 0], [30, 0, 39, 9, 1]], np.float32), (20, 31)).tolist()
@@ -179,14 +173,14 @@ def keep_visible(rows: Rows, size_hw: tuple[int, int]) -> Rows:
 
 
 def clip_to(boxes_xyxy: NDArray[Any], size_wh: tuple[int, int]) -> None:
-    """Cut boxes (N, 4) to an image, in place."""
+    """Clip boxes (N, 4) to an image, in place."""
     # Not np.clip, which takes five times as long for a handful of boxes.
     np.maximum(boxes_xyxy, 0, out=boxes_xyxy)
     np.minimum(boxes_xyxy, np.array((*size_wh, *size_wh), boxes_xyxy.dtype), out=boxes_xyxy)
 
 
 def to_targets(rows: Rows) -> Rows:
-    """Return boxes as training wants them: class, centre x, centre y, width, height; float32 (N, 5).
+    """Return boxes as training takes them: class, centre x, centre y, width, height; float32 (N, 5).
 
     Example:
         >>> to_targets(np.array([[10, 20, 30, 60, 2]], np.float32)).tolist()

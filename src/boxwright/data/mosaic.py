@@ -60,7 +60,7 @@ class Mosaic:
 
 
 def draw_mosaic(rng: Generator, policy: AugmentPolicy, size_hw: tuple[int, int]) -> Mosaic:
-    """Return where four images meet and how the whole is warped."""
+    """Draw where four images meet and how the whole is warped."""
     height, width = size_hw
     u = rng.random(8).tolist()
     centre_xy = int((0.5 + u[0]) * width), int((0.5 + u[1]) * height)
@@ -96,7 +96,7 @@ def render_mosaic(mosaic: Mosaic, tiles: Mapping[int, Tile], out: Image, scratch
         (x, y), rect = whole[:2], _cut(whole, view)
         if not _empty(rect):
             placed.append((rect, tile.pixels[rect[1] - y : rect[3] - y, rect[0] - x : rect[2] - x]))
-    # What the tiles cover, on the canvas and in the output; all around is padding, so it needs no warp.
+    # What the tiles cover, on the canvas and in the output; the rest is padding and needs no warp.
     left, top, right, bottom = _union([rect for rect, _ in placed])
     area = _cut(_bounds(matrix, (left - 1, top - 1, right + 1, bottom + 1)), (0, 0, width, height))
     if not placed or _empty(area):
@@ -118,7 +118,7 @@ def render_mosaic(mosaic: Mosaic, tiles: Mapping[int, Tile], out: Image, scratch
 
 
 def place_rows(mosaic: Mosaic, corner: int, tile: Tile, rows: Rows) -> Rows:
-    """Return the boxes of one image, given in pixels of the original, on the canvas; not yet cut to it."""
+    """Return the boxes of one image, given in pixels of the original, on the canvas; not yet clipped to it."""
     x, y = _place(mosaic, corner, (tile.pixels.shape[0], tile.pixels.shape[1]))[:2]
     moved = rows.copy()
     moved[:, :4] *= tile.ratio(mosaic.size_hw)
@@ -127,7 +127,7 @@ def place_rows(mosaic: Mosaic, corner: int, tile: Tile, rows: Rows) -> Rows:
 
 
 def warp_rows(mosaic: Mosaic, rows: Rows, out_hw: tuple[int, int]) -> Rows:
-    """Return boxes of the canvas as boxes of the output: around the four warped corners, cut, tiny ones dropped."""
+    """Return boxes of the canvas as boxes of the output: around the four warped corners, clipped, tiny ones dropped."""
     if not len(rows):
         return rows
     boxes = rows[:, :4].astype(np.float64)
@@ -156,7 +156,7 @@ def _to_pixels(mosaic: Mosaic, out_hw: tuple[int, int]) -> NDArray[np.float64]:
     """Return the map from pixels of the canvas to pixels of the output, as warpAffine counts them."""
     factor = np.array([out_hw[1] / mosaic.size_hw[1], out_hw[0] / mosaic.size_hw[0]])
     matrix: NDArray[np.float64] = mosaic.matrix * factor[:, None]
-    # At another size than the input's, pixel centres stay in place, as when a whole batch is resized.
+    # At another size than the input's, pixel centres stay in place, as if the whole batch were resized.
     matrix[:, 2] += (factor - 1) / 2
     return matrix
 

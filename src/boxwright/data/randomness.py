@@ -1,4 +1,4 @@
-"""Random numbers that depend on where they are used, never on what was drawn before."""
+"""Random numbers that depend on where they are used, not on what was drawn before."""
 
 from enum import IntEnum
 
@@ -11,7 +11,7 @@ _WORD = 1 << 64
 
 
 class Purpose(IntEnum):
-    """What a stream of random numbers is for, so that no two uses share one."""
+    """What a stream of random numbers is for; no two uses share one."""
 
     SAMPLE = 0
     ORDER = 1
@@ -19,7 +19,7 @@ class Purpose(IntEnum):
 
 
 def stream(seed: int, purpose: Purpose, epoch: int, index: int = 0) -> Generator:
-    """Return the random numbers of one place: the same for the same arguments, in any process and any order.
+    """Return a generator that is the same for the same arguments, in any process and any order.
 
     Philox counts in 256 bits. Purpose, epoch and index fill the upper three quarters, so that two streams of a seed
     can't overlap before 2^64 blocks.

@@ -1,4 +1,4 @@
-"""Synthetic scenes: shapes on busy grounds, with exact boxes. A scene depends on (seed, index) alone."""
+"""Synthetic scenes: shapes on busy backgrounds, with exact boxes. A scene depends on (seed, index) alone."""
 
 import os
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ Window: TypeAlias = tuple[slice, slice]
 
 
 def _spokes(radii: Sequence[float] | NDArray[Any], angles: NDArray[Any] | None = None) -> Pixels:
-    """Return the points at these distances all around (0, 0), by default evenly spaced from the top."""
+    """Return points around (0, 0) at these distances, by default evenly spaced from the top."""
     if angles is None:
         angles = np.arange(len(radii)) * (2 * np.pi / len(radii)) - np.pi / 2
     points = np.stack((np.cos(angles), np.sin(angles)), axis=1) * np.asarray(radii)[:, None]
@@ -40,17 +40,13 @@ SHAPES: dict[str, Pixels] = {
         np.float32,
     ),
 }  # fmt: skip
-"""The classes: outlines around (0, 0), points (N, 2)."""
-
-SMALLEST_SIDE = 12
-"""The longer side of a shape in pixels is from this up to half of the image's shorter side."""
+"""The classes, each an outline around (0, 0) of points (N, 2)."""
 
 MIN_VISIBLE = 0.4
-"""Later shapes may hide earlier ones, but leave at least this part of each. So every shape drawn is in the truth."""
+"""Later shapes may hide earlier ones, but leave at least this fraction of each. So every shape drawn is labelled."""
 
-MIN_INSIDE = 0.6
-"""A shape may hang over the edge of the image, but at least this part of it is inside."""
-
+_SMALLEST_SIDE = 12  # of a shape's longer side in pixels; the largest is half of the image's shorter side
+_MIN_INSIDE = 0.6  # a shape may extend beyond the image, but this fraction of it is inside
 _EMPTY_SCENES = 0.06
 _MOST_SHAPES = 9
 _TRIES = 8
@@ -60,19 +56,19 @@ _MIN_CONTRAST = 45
 def draw_scene(
     seed: int, index: int, size_hw: tuple[int, int] = (320, 320), classes: Sequence[str] | None = None
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.int32]]:
-    """Return one scene: the image (H, W, 3) in BGR, the boxes xyxy (N, 4) and their class ids (N,).
+    """Return a scene: the image (H, W, 3) in BGR, the boxes xyxy (N, 4) and their class ids (N,).
 
-    A box is tight around the whole shape as drawn, also around parts that a later shape hides, and cut to the image.
-    Some scenes have no shape.
+    A box is tight around the whole shape, also around parts that a later shape hides, and clipped to the image. Some
+    scenes have no shape.
 
     Args:
         seed: the scene's set.
         index: the scene's place in the set.
         size_hw: height and width, at least 64 each.
-        classes: names out of `SHAPES`, by class id; all of them when left out.
+        classes: names from `SHAPES`, by class id; all of them by default.
 
     Raises:
-        UsageError: the size is too small, a class is unknown, or a number negative.
+        UsageError: the size is too small, a class is unknown, or a number is negative.
 
     Example:
         >>> image, boxes_xyxy, class_ids = draw_scene(seed=0, index=3, size_hw=(96, 128))
@@ -84,9 +80,9 @@ def draw_scene(
         raise UsageError(f"size_hw={size_hw!r} is too small for a scene. Use at least 64 by 64.")
     if seed < 0 or index < 0:
         raise UsageError(f"seed={seed!r}, index={index!r}: neither may be negative.")
-    # The index is part of the seed, so no scene depends on how many were drawn before it.
+    # The index is part of the seed, so that no scene depends on those before it.
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(index,))))
-    canvas = _ground(rng, size_hw)
+    canvas = _background(rng, size_hw)
     _add_clutter(rng, canvas)
     boxes, class_ids = _add_shapes(rng, canvas, names)
     return _photograph(rng, canvas), boxes, class_ids
@@ -102,8 +98,8 @@ def generate_scenes(
 ) -> Records:
     """Write scenes 0 to `images - 1` of a seed as a COCO set and return its records.
 
-    The folder gets `images/000000.jpg` ... and, last, `instances.json`; files of these names are overwritten. The same
-    arguments give the same bytes.
+    Writes `images/000000.jpg` and so on, then `instances.json`, over files of these names. The same arguments give the
+    same bytes.
 
     Raises:
         UsageError: `images` is less than 1, the size is too small, or a class is unknown.
@@ -126,19 +122,15 @@ def generate_scenes(
         root.mkdir(parents=True, exist_ok=True)
         for index, path in enumerate(paths):
             image, boxes, class_ids = draw_scene(seed, index, size_hw, names)
-            # Not cv2.imwrite: it says no more than False when the disk is full.
+            # Not cv2.imwrite, which only returns False when the disk is full.
             (root / path).write_bytes(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 90])[1].tobytes())
             all_boxes.append(boxes)
             all_class_ids.append(class_ids)
     except OSError as error:
         raise DataError(f"Cannot write scenes to {str(root)!r}: {error.strerror}. Choose another folder.") from error
+    sizes_hw = [size_hw] * images
     records = Records.from_lists(
-        root=root,
-        paths=paths,
-        boxes_xyxy=all_boxes,
-        class_ids=all_class_ids,
-        names=names,
-        sizes_hw=[size_hw] * images,
+        root=root, paths=paths, boxes_xyxy=all_boxes, class_ids=all_class_ids, names=names, sizes_hw=sizes_hw
     )
     write_coco(records, root.parent / "instances.json")
     return records
@@ -154,9 +146,9 @@ def _checked_classes(classes: Sequence[str] | None) -> tuple[str, ...]:
     return names
 
 
-def _ground(rng: Generator, size_hw: tuple[int, int]) -> Pixels:
+def _background(rng: Generator, size_hw: tuple[int, int]) -> Pixels:
     first = colour(rng)
-    # Never two strong colours in a pattern: shapes are to stand out more than the ground does.
+    # Never two strong colours in a pattern: shapes must stand out more than the background does.
     second = np.clip(first + rng.uniform(-60, 60, 3), 0, 255).astype(np.float32)
     ground = texture(rng, size_hw, first, second, rng.uniform(8, 60))
     ground = ground + clouds(rng, size_hw, int(rng.integers(2, 9))) * rng.uniform(5, 35)
@@ -164,14 +156,14 @@ def _ground(rng: Generator, size_hw: tuple[int, int]) -> Pixels:
 
 
 def _add_clutter(rng: Generator, canvas: Pixels) -> None:
-    """Draw what is no shape: ragged soft patches, lines and curves."""
+    """Draw distractors: ragged soft patches, lines and curves."""
     height, width = canvas.shape[:2]
     side = min(height, width)
     for _ in range(rng.integers(0, 5)):
-        # Uneven angles, or a patch may come out as a star.
+        # Uneven angles, because a patch with even ones may look like a star.
         angles = np.sort(rng.uniform(0, 2 * np.pi, rng.integers(9, 16)))
         patch = _spokes(rng.uniform(0.25, 1.0, len(angles)), angles) * rng.uniform(0.06, 0.3) * side
-        cover = _cover(patch + rng.uniform((0, 0), (width, height)), _whole(canvas))
+        cover = _cover(patch + rng.uniform((0, 0), (width, height)), (slice(0, height), slice(0, width)))
         soft = np.asarray(cv2.GaussianBlur(cover, (0, 0), rng.uniform(1.5, 6)), np.float32)
         _paint(canvas, soft, colour(rng), float(rng.uniform(0.3, 0.8)))
     # OpenCV draws smooth lines on 8 bits only.
@@ -205,7 +197,7 @@ def _add_shapes(rng: Generator, canvas: Pixels, names: Sequence[str]) -> tuple[N
             cover = _cover(outline, window)
             solid = cover >= 0.5
             area = int(np.count_nonzero(solid))
-            if area < MIN_INSIDE * cv2.contourArea(outline) or any(
+            if area < _MIN_INSIDE * cv2.contourArea(outline) or any(
                 np.count_nonzero(v) - np.count_nonzero(v[window] & solid) < MIN_VISIBLE * a
                 for v, a in zip(visible, areas, strict=True)
             ):
@@ -225,10 +217,10 @@ def _add_shapes(rng: Generator, canvas: Pixels, names: Sequence[str]) -> tuple[N
 
 
 def _place(rng: Generator, outline: Pixels, size_hw: tuple[int, int]) -> Pixels:
-    """Return the outline at a random size, stretch, turn and place, in pixels."""
+    """Return the outline at a random size, stretch, rotation and place, in pixels."""
     height, width = size_hw
-    # Even over the logarithm: as many between 12 and 24 pixels as between 60 and 120.
-    side = np.exp(rng.uniform(np.log(SMALLEST_SIDE), np.log(min(size_hw) / 2)))
+    # Log-uniform: as many between 12 and 24 pixels as between 60 and 120.
+    side = np.exp(rng.uniform(np.log(_SMALLEST_SIDE), np.log(min(size_hw) / 2)))
     stretch = np.exp(rng.uniform(-0.15, 0.15))
     angle = rng.uniform(0, 2 * np.pi)
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
@@ -246,15 +238,11 @@ def _window(outline: Pixels, size_hw: tuple[int, int]) -> Window:
     return slice(int(y1), min(int(y2), size_hw[0])), slice(int(x1), min(int(x2), size_hw[1]))
 
 
-def _whole(canvas: Pixels) -> Window:
-    return slice(0, canvas.shape[0]), slice(0, canvas.shape[1])
-
-
 def _cover(outline: Pixels, window: Window) -> Pixels:
     """Return how much of each pixel of a window an outline covers, 0 to 1, shape (H, W)."""
     rows, columns = window
     cover = np.zeros((rows.stop - rows.start, columns.stop - columns.start), np.uint8)
-    # OpenCV means the centre of a pixel by a whole number, boxes mean its corner.
+    # Integer coordinates are pixel centres in OpenCV, and pixel corners in boxes.
     points = np.round((outline - (columns.start + 0.5, rows.start + 0.5)) * 256).astype(np.int32).reshape(-1, 1, 2)
     cv2.fillPoly(cover, [points], [255], cv2.LINE_AA, shift=8)
     return np.asarray(cover, np.float32) / np.float32(255)
@@ -265,7 +253,7 @@ def _paint(canvas: Pixels, cover: Pixels, surface: Pixels, strength: float = 1.0
 
 
 def _draw(rng: Generator, canvas: Pixels, cover: Pixels, side: float) -> None:
-    """Paint one shape: a shadow perhaps, a surface that differs from the ground, an edge perhaps."""
+    """Paint one shape: perhaps a shadow, a surface that differs from the background, perhaps an edge."""
     size_hw = (canvas.shape[0], canvas.shape[1])
     if rng.random() < 0.4:
         right, down = rng.uniform(-0.12, 0.12, 2) * side
@@ -279,14 +267,14 @@ def _draw(rng: Generator, canvas: Pixels, cover: Pixels, side: float) -> None:
     second = np.clip(first + rng.uniform(-70, 70, 3), 0, 255).astype(np.float32)
     _paint(canvas, cover, texture(rng, size_hw, first, second, max(4.0, side * rng.uniform(0.1, 0.3))))
     if rng.random() < 0.3 and side > 24:
-        # Inside the outline, so that the box stays the outline's.
+        # Inside the outline, so that the box stays the same.
         edge = 2 * max(1, int(side * rng.uniform(0.02, 0.07))) + 1
         inner = cv2.erode(cover, np.ones((edge, edge), np.uint8))
         _paint(canvas, cover - np.asarray(inner, np.float32), colour(rng, 0, 255))
 
 
 def _photograph(rng: Generator, canvas: Pixels) -> NDArray[np.uint8]:
-    """Return the canvas as a camera would see it: light from one side, a little blur, noise."""
+    """Return the canvas as a camera sees it: lit from one side, perhaps blurred, with noise."""
     low, high = np.sort(rng.uniform(0.55, 1.25, 2)).astype(np.float32)
     lit = canvas * (low + (high - low) * ramp(rng, (canvas.shape[0], canvas.shape[1])))
     if rng.random() < 0.4:

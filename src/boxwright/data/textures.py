@@ -38,7 +38,7 @@ def stripes(rng: Generator, size_hw: tuple[int, int], period: float) -> Surface:
 
 
 def texture(rng: Generator, size_hw: tuple[int, int], first: Surface, second: Surface, scale: float) -> Surface:
-    """Return a surface (H, W, 3) of two colours: plain, sloping, striped, chequered or cloudy."""
+    """Return a surface (H, W, 3) of two colours: plain, sloping, striped, checkered or cloudy."""
     kind = rng.choice(["plain", "slope", "stripes", "checks", "clouds"], p=[0.25, 0.25, 0.2, 0.15, 0.15])
     if kind == "plain":
         mix = np.zeros((*size_hw, 1), np.float32)
