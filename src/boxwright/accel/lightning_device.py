@@ -3,7 +3,6 @@
 from collections.abc import Mapping, MutableMapping
 from contextlib import ExitStack
 from dataclasses import replace
-from inspect import signature
 from typing import Any, Literal
 
 import torch
@@ -15,10 +14,10 @@ from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 from torch.distributed import ReduceOp
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from boxwright.accel.collectives import add_up
+from boxwright.accel.module import SYNC_BUFFERS
 from boxwright.core import catalogue
 from boxwright.core.errors import UsageError
 from boxwright.core.types import Precision
@@ -28,12 +27,6 @@ from boxwright.devices.options import DeviceOptions
 from boxwright.launchers.external import from_environment
 
 _TRUE = {Precision.FP64: "64-true", Precision.FP32: "32-true", Precision.BF16_TRUE: "bf16-true"}
-# torch 2.13 has a new name for the option.
-_SYNC_BUFFERS = (
-    "forward_sync_buffers"
-    if "forward_sync_buffers" in signature(DistributedDataParallel.__init__).parameters
-    else "broadcast_buffers"
-)
 
 
 def find_device(accelerator: Any, options: DeviceOptions | None = None) -> Device | None:
@@ -260,7 +253,7 @@ class _Parallel(DDPStrategy):
     def __init__(self, device: Device) -> None:
         settings: dict[str, Any] = {"gradient_as_bucket_view": True}
         if not device.copies_buffers:
-            settings[_SYNC_BUFFERS] = False
+            settings[SYNC_BUFFERS] = False
         super().__init__(process_group_backend=device.collective, **settings)
         self._our_device = device
 

@@ -1,6 +1,7 @@
-"""A user's model and optimizer as TorchNano hands them back: same attributes, right precision, gradients shared."""
+"""A user's models and optimizers on their way into a run, through it and back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Any
 
 import torch
@@ -10,15 +11,23 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
 from boxwright.accel.plan import Plan
+from boxwright.core.errors import UsageError
 from boxwright.core.types import Precision
 from boxwright.devices.base import Device
+from boxwright.launchers.base import Launcher
 
+# torch 2.13 has a new name for the option; 2.9 to 2.12 know the old one only.
+SYNC_BUFFERS = (
+    "forward_sync_buffers"
+    if "forward_sync_buffers" in signature(DistributedDataParallel.__init__).parameters
+    else "broadcast_buffers"
+)
 _MODEL_DTYPE = {Precision.FP64: torch.float64, Precision.BF16_TRUE: torch.bfloat16}
 _LOW = (torch.float16, torch.bfloat16)
 
 
 def model_dtype(precision: Precision) -> torch.dtype:
-    """Return the number format of the weights: float32 but for "64" and "bf16-true"."""
+    """Return the number format of the weights: float32 except for "64" and "bf16-true"."""
     return _MODEL_DTYPE.get(precision, torch.float32)
 
 
@@ -37,8 +46,8 @@ def _channels_last(values: Any) -> Any:
 class NanoModule(nn.Module):
     """A model in its precision, behind DistributedDataParallel where there are several processes.
 
-    Attributes are the inner model's, for reading and for writing, and so are its state dict's keys. `_module` is what
-    runs: the model itself, or the parallel wrapper whose `.module` it is.
+    Attributes are read from and written to the inner model, and the state dict has its keys. `_module` is what runs:
+    the model itself, or the parallel wrapper around it.
     """
 
     def __init__(self, inner: nn.Module, running: nn.Module, plan: Plan, device: Device) -> None:
@@ -71,7 +80,7 @@ class NanoModule(nn.Module):
         else:
             super().__setattr__(name, value)
 
-    # The keys of a state dict and the names of parameters are the inner model's: nobody should see the wrapping.
+    # State dict keys and parameter names are the inner model's: the wrapping stays invisible.
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the inner model's state dict."""
         return self._inner.state_dict(*args, **kwargs)
@@ -112,12 +121,69 @@ class ScaledOptimizer:
         return type(self._inner)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Step with unscaled gradients; skip the step where they overflowed."""
+        """Step with unscaled gradients; skip the step if they overflowed."""
         if closure is not None:
-            raise ValueError("precision='16' can't step with a closure. Use precision='bf16' or '32'.")
+            raise UsageError("precision='16' can't step with a closure. Use precision='bf16' or '32'.")
         taken: float | None = self._scaler.step(self._inner)
         self._scaler.update()
         return taken
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_inner"], name)
+
+
+def scale_rate(optimizer: Optimizer, factor: float) -> None:
+    """Multiply the learning rate.
+
+    Raises:
+        UsageError: the optimizer already has a scheduler.
+    """
+    for group in optimizer.param_groups:
+        if "initial_lr" in group:  # a scheduler's mark; it would set the rate back
+            raise UsageError(
+                "auto_lr=True multiplies the rate in setup(), but this optimizer already has a scheduler. Make the "
+                "scheduler after setup(), with the optimizer that setup() returns."
+            )
+        group["lr"] *= factor
+
+
+def follow(optimizer: Optimizer, device: torch.device, dtype: torch.dtype) -> None:
+    """Move an optimizer's state to where its parameters are; those keep their identity when a module moves."""
+    for state in optimizer.state.values():
+        for key, value in state.items():
+            if isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 0:
+                state[key] = value.to(device=device, dtype=dtype)
+
+
+def find_models(**places: Any) -> dict[str, nn.Module]:
+    """Return the models in nested values by their path, each once.
+
+    Example:
+        >>> list(find_models(args=(nn.Identity(), {"teacher": nn.Identity()})))
+        ['args[0]', "args[1]['teacher']"]
+    """
+    found: dict[str, nn.Module] = {}
+    seen: set[int] = set()
+
+    def walk(path: str, value: Any) -> None:
+        if isinstance(value, nn.Module):
+            if id(value) not in seen:
+                seen.add(id(value))
+                found[path] = value
+        elif isinstance(value, Mapping | list | tuple):
+            for key, part in value.items() if isinstance(value, Mapping) else enumerate(value):
+                walk(f"{path}[{key!r}]", part)
+
+    for name, value in places.items():
+        walk(name, value)
+    return found
+
+
+class NotPickled:
+    """Holds a launcher that stays in this process: a worker that received it would import its engine."""
+
+    def __init__(self, value: Launcher | None = None) -> None:
+        self.value = value
+
+    def __reduce__(self) -> tuple[type["NotPickled"], tuple[()]]:
+        return NotPickled, ()

@@ -1,7 +1,7 @@
 """TorchNano: keep your own training loop, change a handful of lines, get processes, pinned cores and precision.
 
-Built on torch's DistributedDataParallel directly rather than on Lightning's Fabric, which turns precision 16 on a CPU
-into bf16 without a word and makes every worker import all of Lightning.
+Built on torch's DistributedDataParallel directly rather than on Lightning's Fabric, which silently turns precision 16
+on a CPU into bf16 and makes every worker import all of Lightning.
 """
 
 import gc
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from inspect import signature
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,11 +22,18 @@ from torch.optim import Optimizer
 
 from boxwright.accel import collectives, ipex
 from boxwright.accel.checkpoint import load_checkpoint, save_checkpoint
-from boxwright.accel.job import Job, Outcome, StaysHere, find_modules
 from boxwright.accel.loaders import NanoLoader, move, share
-from boxwright.accel.module import NanoModule, ScaledOptimizer, model_dtype
-from boxwright.accel.optimizer import follow, scale_rate
-from boxwright.accel.plan import Plan
+from boxwright.accel.module import (
+    SYNC_BUFFERS,
+    NanoModule,
+    NotPickled,
+    ScaledOptimizer,
+    find_models,
+    follow,
+    model_dtype,
+    scale_rate,
+)
+from boxwright.accel.plan import Plan, Request
 from boxwright.accel.strategy import make_launcher
 from boxwright.core import catalogue
 from boxwright.core.cpu import read_cpu
@@ -43,13 +50,6 @@ from boxwright.launchers.placement import ELSEWHERE
 
 _log = get_logger(__name__)
 _COLLECTIVE_TIMEOUT = timedelta(minutes=5)
-# torch 2.13 has a new name for the option; 2.9 to 2.12 know the old one only.
-_SYNC_BUFFERS = (
-    "forward_sync_buffers"
-    if "forward_sync_buffers" in signature(DistributedDataParallel.__init__).parameters
-    else "broadcast_buffers"
-)
-
 Result = TypeVar("Result")
 
 
@@ -62,21 +62,21 @@ class TorchNano:
 
     Args:
         num_processes: how many processes; 1 stays in this one.
-        strategy: what starts them: "subprocess", "spawn", "ray" or "spark", or a launcher with settings of its own,
-            such as `RayLauncher(address="auto", restart=Restart(max_restarts=2))`.
-        precision: 64, 32, 16, "bf16" or "bf16-true"; each is what it says.
+        strategy: what starts them: "subprocess", "spawn", "ray" or "spark", or a configured launcher such as
+            `RayLauncher(address="auto", restart=Restart(max_restarts=2))`.
+        precision: 64, 32, 16, "bf16" or "bf16-true"; 16 on a CPU is float16 too.
         device: where the tensors are; the plan names the choices.
         device_options: how that device works: compiled, lazily, with which operations in bf16.
-        use_ipex: use Intel's extension where it is installed and fits, else the same optimisations of stock PyTorch.
-        channels_last: lay images and weights channels last in memory.
+        use_ipex: use Intel's extension where a fitting release is installed, else stock PyTorch's optimisations.
+        channels_last: store images and weights channels last in memory.
         cpu_for_each_process: which cpus each process gets, instead of an even share.
         auto_lr: multiply learning rates by the number of processes in `setup`.
-        distributed_backend: the same as `strategy`.
-        accelerator: the same as `device`.
+        distributed_backend: alias of `strategy`.
+        accelerator: alias of `device`.
         seed: of the order that shuffled loaders are read in.
         broadcast_buffers: copy the first process's buffers (batch-norm statistics) to the others at every step.
         find_unused_parameters: for models that leave parameters out in some steps.
-        batch: samples of a step over all processes, where the loop knows; the plan checks and shows it.
+        batch: samples of a step over all processes, if known; the plan checks and shows it.
 
     Example:
         >>> class MyNano(TorchNano):
@@ -116,8 +116,8 @@ class TorchNano:
         device = _one_of("device", device, "accelerator", accelerator) or "cpu"
         self._device: Device = catalogue.load("device", device)(device_options)
         self._external = from_environment() or World.single()
-        wanted = self._external.local_world_size if self._external.world_size > 1 else num_processes
-        if self._external.world_size > 1 and num_processes not in (None, 1, self._external.world_size):
+        wanted = self._external.local_world_size if self.is_external else num_processes
+        if self.is_external and num_processes not in (None, 1, self._external.world_size):
             raise UsageError(
                 f"num_processes={num_processes!r}, but an outer launcher has started {self._external.world_size} "
                 "processes already. Leave num_processes out, or start the program without that launcher."
@@ -133,11 +133,9 @@ class TorchNano:
             )
         self._use_ipex = ipex.decide(use_ipex)
         allocator = read_allocator()
-        if self.is_external:  # whoever has started the processes has also chosen their environment
+        if self.is_external:  # the outer launcher has also chosen the environment
             allocator = replace(allocator, variables=())
-        self.plan = Plan.resolve(
-            cpu=read_cpu(),
-            device=device,
+        request = Request(
             precision=precision,
             num_processes=wanted,
             strategy=strategy,
@@ -145,26 +143,28 @@ class TorchNano:
             batch=batch,
             auto_lr=auto_lr,
             channels_last=channels_last or use_ipex,
-            support=self._device.supports(Precision.parse(precision)),
-            device_count=self._device.count(),
-            near_cpus=self._device.near_cpus(),
-            environment=self._device.environment(),
             allocator=allocator,
             world_size=self._external.world_size if self.is_external else None,
-            more_notes=() if launcher is None else launcher.notes(wanted or 1),
+            launcher_notes=() if launcher is None else launcher.notes(wanted or 1),
         )
-        self._launcher = StaysHere(launcher)
+        self.plan = Plan.resolve(request, read_cpu(), self._device.facts(Precision.parse(precision)))
+        self._launcher = NotPickled(launcher)
         self._seed = seed
         self._ddp: dict[str, Any] = {
-            _SYNC_BUFFERS: broadcast_buffers and self._device.copies_buffers,
+            SYNC_BUFFERS: broadcast_buffers and self._device.copies_buffers,
             "find_unused_parameters": find_unused_parameters,
         }
         self._world = World.single()
         self._place = torch.device("cpu")
         self._scaler: torch.amp.GradScaler | None = None
         self._running = False
-        if type(self).train is not TorchNano.train:
-            self.train = self._start_train  # type: ignore[method-assign]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Make `train` start the processes: called from outside it launches, inside a process it is the user's loop."""
+        super().__init_subclass__(**kwargs)
+        owner = next(kind for kind in cls.__mro__ if "train" in vars(kind))
+        if owner is cls or not issubclass(owner, TorchNano):  # a parent's has been through here before
+            cls.train = _launch_first(cls.train)  # type: ignore[method-assign]
 
     # What the user's loop asks for.
 
@@ -175,7 +175,7 @@ class TorchNano:
 
     @property
     def hardware(self) -> Device:
-        """What the device is like: whether it wants fixed shapes, how it is fed, what is quick on it."""
+        """What the device is like: whether it wants fixed shapes, how it is fed, what is fast on it."""
         return self._device
 
     @property
@@ -219,14 +219,29 @@ class TorchNano:
 
     def launch(self, function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
         """Run `function(nano, *args, **kwargs)` in every process and return the first one's result."""
-        result: Result = self._start(function, args, kwargs)
+        if self._running:  # a train() that calls super().train() or itself
+            return function(self, *args, **kwargs)
+        for line in self.plan.lines():
+            _log.debug("%s", line)
+        if self.is_external or self.plan.strategy == "none":
+            world = self._external if self.is_external else World.single()
+            worker = self.plan.workers[min(world.local_rank, self.plan.processes - 1)]
+            # At most what torch uses now: the user's OMP_NUM_THREADS is a limit too.
+            with self._work(world, min(worker.threads, torch.get_num_threads())):
+                return function(self, *args, **kwargs)
+        launcher = self._launcher.value or make_launcher(self.plan.strategy)
+        job: Callable[[World], tuple[Result, dict[str, Any]]] = partial(self._run_job, function, args, kwargs)
+        result, weights = launcher.run(job, self.plan.workers)
+        models = find_models(self=self.__dict__, args=args, kwargs=kwargs)
+        for name, state in weights.items():
+            models[name].load_state_dict(state)
         return result
 
     def setup(self, model: nn.Module, *rest: Any) -> Any:
         """Return model, optimizers and loaders ready for this process.
 
-        `setup(model)`, `setup(model, optimizer)`, `setup(model, [optimizers], *loaders)`: what came alone goes back
-        alone, what came as a list goes back as a list.
+        `setup(model)`, `setup(model, optimizer)`, `setup(model, [optimizers], *loaders)`: a list is returned as a
+        list, everything else alone.
 
         Raises:
             UsageError: something is neither a model, an optimizer nor a loader.
@@ -243,7 +258,7 @@ class TorchNano:
         return module if len(ready) == 1 else tuple(ready)
 
     def setup_dataloaders(self, *loaders: Any) -> Any:
-        """Return the loaders over this process's share; one goes back alone, several as a list."""
+        """Return the loaders over this process's share: one loader for one, a list for several."""
         ready = [self._setup_loader(loader) for loader in loaders]
         return ready[0] if len(ready) == 1 else ready
 
@@ -260,7 +275,7 @@ class TorchNano:
     def clip_gradients(
         self, module: nn.Module, optimizer: Any, *, max_norm: float | None = None, clip_val: float | None = None
     ) -> Tensor | None:
-        """Cut the gradients to a norm (returned as it was before) or to a largest value."""
+        """Clip the gradients to a norm, returning the norm before, or to a largest value."""
         if (max_norm is None) == (clip_val is None):
             raise UsageError("clip_gradients() takes either max_norm or clip_val.")
         if self._scaler is not None and isinstance(optimizer, Optimizer):
@@ -286,7 +301,7 @@ class TorchNano:
             distributed.barrier()
 
     def all_reduce(self, value: Tensor, reduce_op: str = "mean") -> Tensor:
-        """Return the mean or sum of a tensor over all processes, where it was; the given tensor stays as it is."""
+        """Return the mean or sum of a tensor over all processes, on its own device; the argument is unchanged."""
         return collectives.all_reduce(value, reduce_op, self.world_size, self._device, self._place)
 
     def all_gather(self, value: Any) -> Any:
@@ -298,7 +313,7 @@ class TorchNano:
         return collectives.broadcast(value, src, self.world_size)
 
     def save(self, path: str | Path, state: Mapping[str, Any]) -> None:
-        """Write a checkpoint from the first process, whole or not at all; modules and optimizers by their state."""
+        """Write a checkpoint atomically from the first process; modules and optimizers by their state."""
         if self.is_global_zero:
             plain = {k: v.state_dict() if hasattr(v, "state_dict") else v for k, v in state.items()}
             save_checkpoint(Path(path), plain)
@@ -314,15 +329,15 @@ class TorchNano:
         return loaded
 
     def free_bytes(self) -> int:
-        """Return how much memory the processes of this machine may still fill together."""
+        """Return how much memory is left to the processes of this machine together."""
         return self._device.free_bytes() * (self._world.local_world_size if self._device.own_memory else 1)
 
     def scaler_state(self) -> dict[str, Any]:
-        """Return what the loss scaler of fp16 remembers, for a checkpoint; empty in other precisions."""
+        """Return the state of fp16's loss scaler, for a checkpoint; empty in other precisions."""
         return {} if self._scaler is None else self._scaler.state_dict()
 
     def load_scaler_state(self, state: Mapping[str, Any]) -> None:
-        """Take up what `scaler_state` returned."""
+        """Load what `scaler_state` returned."""
         if self._scaler is not None and state:
             self._scaler.load_state_dict(dict(state))
 
@@ -338,7 +353,7 @@ class TorchNano:
 
     def _setup_model(self, model: nn.Module, optimizers: list[Optimizer]) -> NanoModule:
         if isinstance(model, NanoModule):
-            raise UsageError("This model went through setup() before.")
+            raise UsageError("This model has already gone through setup(). Pass the original one, once.")
         if not isinstance(model, nn.Module):
             raise UsageError(f"setup() wants a model first, not a {type(model).__name__}.")
         model.to(device=self._place, dtype=model_dtype(self.plan.precision))
@@ -365,36 +380,27 @@ class TorchNano:
 
     def _setup_loader(self, loader: Any) -> Any:
         if not hasattr(loader, "__iter__"):
-            raise UsageError(f"setup() can't use a {type(loader).__name__}: it is no model, optimizer or loader.")
+            raise UsageError(
+                f"setup() can't use a {type(loader).__name__}: it is not a model, an optimizer or a loader."
+            )
         own = share(loader, rank=self.global_rank, world_size=self.world_size, seed=self._seed)
         return NanoLoader(own, self._place, self._device.feed)
 
-    # Starting.
-
-    def _start_train(self, *args: Any, **kwargs: Any) -> Any:
-        return self._start(type(self).train, args, kwargs)
-
-    def _start(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._running:  # a train() that calls super().train() or itself
-            return function(self, *args, **kwargs)
-        for line in self.plan.lines():
-            _log.debug("%s", line)
-        if self._external.world_size > 1 or self.plan.strategy == "none":
-            world = self._external if self._external.world_size > 1 else World.single()
-            worker = self.plan.workers[min(world.local_rank, self.plan.processes - 1)]
-            # Never more than torch has now: the user's OMP_NUM_THREADS is a limit too.
-            with self._work(world, min(worker.threads, torch.get_num_threads())):
-                return function(self, *args, **kwargs)
-        job = Job(self, function, args, kwargs)
-        launcher = self._launcher.value or make_launcher(self.plan.strategy)
-        outcome: Outcome = launcher.run(job, self.plan.workers)
-        for module, state in zip(find_modules((self.__dict__, args, kwargs)), outcome.states, strict=True):
-            module.load_state_dict(state)
-        return outcome.result
+    def _run_job(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], world: World
+    ) -> tuple[Any, dict[str, Any]]:
+        """Run a function in a worker; the first one returns its result and, by name, the weights of the models."""
+        models = find_models(self=self.__dict__, args=args, kwargs=kwargs)
+        with self._work(world, torch.get_num_threads()):  # as the launcher has set OMP_NUM_THREADS
+            result = function(self, *args, **kwargs)
+        if not world.is_first:
+            return None, {}
+        weights = {name: {k: v.detach().cpu() for k, v in m.state_dict().items()} for name, m in models.items()}
+        return result._inner if isinstance(result, NanoModule) else result, weights
 
     @contextmanager
     def _work(self, world: World, threads: int) -> Iterator[None]:
-        """Be one process of the run: rank, device, precision, threads, process group."""
+        """Run a block as one process of the run: rank, device, precision, threads, process group."""
         self._place = self._device.place(world.local_rank)
         self._scaler = self._device.make_scaler(self.plan.precision)
         threads_before = torch.get_num_threads()
@@ -412,6 +418,16 @@ class TorchNano:
                 gc.collect()  # gloo aborts at exit while a parallel model is still alive
                 distributed.destroy_process_group()
                 self._world = World.single()
+
+
+def _launch_first(train: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a `train` that launches itself; in a process of the run it is the given one."""
+
+    @wraps(train)
+    def start(self: TorchNano, *args: Any, **kwargs: Any) -> Any:
+        return train(self, *args, **kwargs) if self._running else self.launch(start, *args, **kwargs)
+
+    return start
 
 
 def _as_list(value: Any) -> list[Any]:

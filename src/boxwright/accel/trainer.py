@@ -23,7 +23,7 @@ from boxwright.accel.lightning_device import (
     precision_settings,
     settings_for,
 )
-from boxwright.accel.plan import Plan
+from boxwright.accel.plan import Plan, Request
 from boxwright.accel.strategy import make_launcher
 from boxwright.core import catalogue
 from boxwright.core.cpu import read_cpu
@@ -162,14 +162,9 @@ class Trainer(LightningTrainer):
                 f"strategy={strategy!r} is Lightning's; with num_processes choose from: {', '.join(ours)}."
             )
         notes = [] if launcher is None else launcher.notes(num_processes or 1)
-        about: dict[str, Any] = {}
-        if device is not None:
-            about = _describe(device, precision)
-            if (num_processes or 1) > 1:
-                notes = [*notes, f"{device.name} is for fit; validate, test and predict run here, on the CPU"]
-        self.plan = Plan.resolve(
-            cpu=read_cpu(),
-            **about,
+        if device is not None and (num_processes or 1) > 1:
+            notes = [*notes, f"{device.name} is for fit; validate, test and predict run here, on the CPU"]
+        request = Request(
             precision=precision,
             num_processes=num_processes,
             strategy=distributed_backend,
@@ -177,8 +172,10 @@ class Trainer(LightningTrainer):
             auto_lr=auto_lr,
             channels_last=channels_last or use_ipex,
             allocator=read_allocator(),
-            more_notes=notes,
+            launcher_notes=notes,
         )
+        facts = None if device is None else device.facts(Precision.parse(precision))
+        self.plan = Plan.resolve(request, read_cpu(), facts)
         if theirs:
             self.plan = replace(self.plan, notes=(*self.plan.notes, f"Lightning sees to the processes: {theirs}"))
         self._our_launcher = launcher
@@ -394,17 +391,6 @@ class _FitJob:
             "checkpoints": [c.state_dict() for c in trainer.checkpoint_callbacks],
             "status": trainer.state.status,
         }
-
-
-def _describe(device: Device, precision: str | int) -> dict[str, Any]:
-    """Return what the plan asks of a device."""
-    return {
-        "device": device.name,
-        "support": device.supports(Precision.parse(precision)),
-        "device_count": device.count(),
-        "near_cpus": device.near_cpus(),
-        "environment": device.environment(),
-    }
 
 
 def _merge(lightning: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_map
 
 from boxwright.core.types import Precision
-from boxwright.devices.support import Support
+from boxwright.devices.support import DeviceFacts, Support
 
 Part = TypeVar("Part", bound=Callable[..., Any])
 
@@ -58,6 +58,16 @@ class Device(Protocol):
     def free_bytes(self) -> int:
         """Return how much memory this process's device has left."""
         ...
+
+    def facts(self, precision: Precision) -> DeviceFacts:
+        """Return what a plan needs to know about the device."""
+        return DeviceFacts(
+            name=self.name,
+            support=self.supports(precision),
+            count=self.count(),
+            near_cpus=self.near_cpus(),
+            environment=self.environment(),
+        )
 
     # A process of a run.
 

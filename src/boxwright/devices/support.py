@@ -1,6 +1,7 @@
-"""What a CPU can train in, told by its instruction sets. No torch is needed to ask."""
+"""What a device can train in. No torch is needed to ask."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from boxwright.core.types import Precision
 
@@ -11,6 +12,25 @@ class Support:
 
     ok: bool
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFacts:
+    """What a plan needs to know about a device.
+
+    Attributes:
+        name: what the user types.
+        support: whether the wanted precision can be trained on it.
+        count: how many of them this machine has.
+        near_cpus: for each device the logical cpus near it; empty where that is not known.
+        environment: the variables that a process needs before torch is imported there.
+    """
+
+    name: str
+    support: Support
+    count: int = 1
+    near_cpus: tuple[tuple[int, ...], ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def cpu_support(precision: Precision, isa: frozenset[str]) -> Support:

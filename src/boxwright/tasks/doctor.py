@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from boxwright import __version__
-from boxwright.accel.plan import Plan
+from boxwright.accel.plan import Plan, Request
 from boxwright.core.catalogue import load
 from boxwright.core.cpu import Cpu, read_cpu
 from boxwright.core.memory import Memory, read_memory
@@ -143,28 +143,18 @@ def examine(
         packages=find_packages(),
         plugins=find_plugins(),
         plan=Plan.resolve(
-            cpu=cpu,
-            device=device,
-            precision=precision,
-            num_processes=num_processes,
-            strategy=strategy,
-            batch=batch,
-            channels_last=True,
-            allocator=allocator or read_allocator(),
-            **({} if device == "cpu" else _ask(device, precision)),
+            Request(
+                precision=precision,
+                num_processes=num_processes,
+                strategy=strategy,
+                batch=batch,
+                channels_last=True,
+                allocator=allocator or read_allocator(),
+            ),
+            cpu,
+            None if device == "cpu" else load("device", device)().facts(Precision.parse(precision)),
         ),
     )
-
-
-def _ask(device: str, precision: str) -> dict[str, Any]:
-    """Return the facts about a device that a plan needs."""
-    made = load("device", device)()
-    return {
-        "support": made.supports(Precision.parse(precision)),
-        "device_count": made.count(),
-        "near_cpus": made.near_cpus(),
-        "environment": made.environment(),
-    }
 
 
 def find_packages(requirements: Iterable[str] | None = None) -> tuple[Package, ...]:

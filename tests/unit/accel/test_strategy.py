@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from boxwright.accel.plan import Plan
+from boxwright.accel.plan import Plan, Request
 from boxwright.accel.strategy import make_launcher
 from boxwright.core.cpu import Core, Cpu
 from boxwright.core.errors import UsageError
+from boxwright.devices.support import DeviceFacts, Support
 
 CPU = Cpu(model="", vendor="", isa=frozenset({"avx2"}), all_cores=(Core(cpus=(0,)),), allowed=(0,))
 
@@ -35,7 +36,7 @@ def test_settings_that_do_not_belong_together_are_refused(settings: dict[str, An
 @pytest.mark.parametrize("strategy", ["ray", "spark"])
 @pytest.mark.parametrize("processes", [1, 4])
 def test_an_engine_may_have_more_processes_than_this_machine_has_cores(strategy: str, processes: int):
-    plan = Plan.resolve(cpu=CPU, strategy=strategy, num_processes=processes, more_notes=["2 will do"])
+    plan = Plan.resolve(Request(strategy=strategy, num_processes=processes, launcher_notes=["2 will do"]), CPU)
 
     assert (plan.strategy, plan.processes) == (strategy, processes)
     assert all(worker.anywhere for worker in plan.workers)
@@ -45,15 +46,14 @@ def test_an_engine_may_have_more_processes_than_this_machine_has_cores(strategy:
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("settings", "device", "sentence"),
     [
-        ({"strategy": "ray", "cpu_for_each_process": [[0], [0]]}, "names cpus of this machine"),
-        ({"strategy": "spark", "device": "cuda"}, "hands out cpus only"),
-        ({"num_processes": 1, "more_notes": ["it starts again"]}, "for processes that are started"),
+        ({"strategy": "ray", "cpu_for_each_process": [[0], [0]]}, "cpu", "names cpus of this machine"),
+        ({"strategy": "spark"}, "cuda", "hands out cpus only"),
+        ({"num_processes": 1, "launcher_notes": ["it starts again"]}, "cpu", "for processes that are started"),
     ],
 )
-def test_what_an_engine_can_not_do_is_refused(settings: dict[str, Any], sentence: str):
-    from boxwright.devices.support import Support
-
+def test_what_an_engine_can_not_do_is_refused(settings: dict[str, Any], device: str, sentence: str):
+    facts = DeviceFacts(name=device, support=Support(ok=True), count=2)
     with pytest.raises(UsageError, match=sentence):
-        Plan.resolve(**({"cpu": CPU, "num_processes": 2, "support": Support(ok=True), "device_count": 2} | settings))
+        Plan.resolve(Request(**({"num_processes": 2} | settings)), CPU, facts)

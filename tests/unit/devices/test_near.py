@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from boxwright.accel.plan import Plan
+from boxwright.accel.plan import Plan, Request
 from boxwright.core.cpu import Core, Cpu
 from boxwright.devices.near import deal_near, pci_cpus
-from boxwright.devices.support import Support
+from boxwright.devices.support import DeviceFacts, Support
 
 
 def make_cpu(cores: int = 8, sockets: int = 2) -> Cpu:
@@ -54,10 +54,10 @@ def test_cpus_outside_the_mask_are_left_out() -> None:
 
 
 def test_the_plan_puts_each_process_near_its_device_and_says_so() -> None:
-    plan = Plan.resolve(
-        cpu=make_cpu(), device="cuda", support=Support(ok=True), device_count=2, near_cpus=[RIGHT, LEFT],
-        environment={"A_VARIABLE": "1"},
-    )  # fmt: skip
+    facts = DeviceFacts(
+        name="cuda", support=Support(ok=True), count=2, near_cpus=(RIGHT, LEFT), environment={"A_VARIABLE": "1"}
+    )
+    plan = Plan.resolve(Request(), make_cpu(), facts)
     assert [worker.cores for worker in plan.workers] == [RIGHT, LEFT]
     assert [worker.threads for worker in plan.workers] == [4, 4]
     assert "each process is on cpus near its device" in plan.notes
@@ -65,7 +65,7 @@ def test_the_plan_puts_each_process_near_its_device_and_says_so() -> None:
 
 
 def test_eight_cards_on_two_cores_get_a_plan() -> None:
-    plan = Plan.resolve(cpu=make_cpu(2, 1), device="hpu", support=Support(ok=True), device_count=8, batch=64)
+    plan = Plan.resolve(Request(batch=64), make_cpu(2, 1), DeviceFacts(name="hpu", support=Support(ok=True), count=8))
     assert plan.processes == 8
     assert {(worker.cores, worker.threads) for worker in plan.workers} == {((0, 1, 2, 3), 1)}
     assert "processes share the cpus" in plan.notes

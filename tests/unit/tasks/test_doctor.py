@@ -11,7 +11,7 @@ from support.fixtures import Command
 from support.machines import lay_out, write
 
 import boxwright
-from boxwright.accel.plan import Plan
+from boxwright.accel.plan import Plan, Request
 from boxwright.core.catalogue import CATALOGUE
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import UsageError
@@ -49,7 +49,7 @@ def _report(machine: str, root: Path, accelerators: tuple[Accelerator, ...] = ()
         memory=read_memory(root),
         accelerators=accelerators,
         packages=PACKAGES,
-        plan=Plan.resolve(cpu=cpu, batch=16, channels_last=True, allocator=Allocator(name="glibc", keeps=True)),
+        plan=Plan.resolve(Request(batch=16, channels_last=True, allocator=Allocator(name="glibc", keeps=True)), cpu),
     )
 
 
