@@ -1,5 +1,6 @@
-"""Where files lie that outlive a machine: a path that others see too, or a URL that fsspec knows."""
+"""Files at a path or URL, by fsspec or by pyarrow's file systems. No torch is needed."""
 
+import os
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -7,14 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import fsspec
-from fsspec.registry import known_implementations
-
-from boxwright.accel.previous import previous_of
-from boxwright.core.errors import BoxwrightError, CheckpointError, MissingDependencyError
+from boxwright.core.errors import BoxwrightError, CheckpointError, DataError, MissingDependencyError
 
 PART = ".part"
-"""Ending of files that are being written."""
+"""Suffix of files that are being written."""
 
 
 def is_url(place: str) -> bool:
@@ -28,7 +25,7 @@ def is_url(place: str) -> bool:
 
 
 def locate(folder: str | Path, name: str = "") -> str:
-    """Return a folder, or a file in it, as a worker anywhere understands it.
+    """Return a folder, or a file in it, as a URL or absolute path: any worker understands it.
 
     Example:
         >>> locate("s3://bucket/run/", "last.pt")
@@ -37,7 +34,63 @@ def locate(folder: str | Path, name: str = "") -> str:
     text = str(folder)
     if is_url(text):
         return f"{text.rstrip('/')}/{name}".rstrip("/")
-    return str(Path(text).absolute() / name)
+    return str(Path(os.path.expanduser(text)).absolute() / name)
+
+
+def previous_of(path: Path) -> Path:
+    """Return where the checkpoint before this one is kept."""
+    return path.with_name(f"{path.stem}.previous{path.suffix}")
+
+
+def open_place(place: str, wrong: type[BoxwrightError] = CheckpointError) -> tuple[Any, str]:
+    """Return fsspec's file system of a path or URL, and the path on it.
+
+    Args:
+        place: the path or URL.
+        wrong: the error to raise if no file system fits.
+
+    Raises:
+        MissingDependencyError: fsspec, or a package that it needs for this URL, is not installed.
+    """
+    try:
+        import fsspec
+        from fsspec.registry import known_implementations
+    except ImportError as error:
+        raise MissingDependencyError(f"{place!r} can't be opened: {error}. Run: pip install fsspec") from error
+    try:
+        system, path = fsspec.core.url_to_fs(place)
+    except ImportError as error:  # s3fs, gcsfs and the like
+        package = str(known_implementations[place.partition("://")[0]]["class"]).partition(".")[0]
+        # Some back ends are part of fsspec and need several packages; the error itself names them.
+        hint = "" if package == "fsspec" else f" Run: pip install {package}"
+        raise MissingDependencyError(f"{place!r} can't be opened: {error}.{hint}") from error
+    except (OSError, ValueError) as error:
+        raise wrong(
+            f"{place!r} can't be opened: {error}. Check how it begins, and the permissions of this user."
+        ) from error
+    return system, path
+
+
+def open_arrow(place: str) -> tuple[Any, str]:
+    """Return pyarrow's file system of a path or URL, and the path on it; fsspec serves what pyarrow does not know.
+
+    Raises:
+        DataError: no file system fits.
+        MissingDependencyError: fsspec, or a package that it needs for this URL, is not installed.
+    """
+    import pyarrow as pa
+    import pyarrow.fs as pafs
+
+    if not is_url(place):
+        return pafs.LocalFileSystem(), place
+    try:
+        system, path = pafs.FileSystem.from_uri(place)
+        return system, path
+    except pa.ArrowInvalid:
+        other, path = open_place(place, DataError)
+        return pafs.PyFileSystem(pafs.FSSpecHandler(other)), path
+    except OSError as error:
+        raise DataError(f"{place!r} can't be opened: {error}") from error
 
 
 def is_folder(place: str) -> bool:
@@ -58,7 +111,7 @@ def has_file(place: str) -> bool:
 
 @contextmanager
 def to_write(place: str) -> Iterator[Path]:
-    """Give a local path to write a file to; a URL gets it afterwards, and keeps what it had as the previous one."""
+    """Yield a local path to write a file to; for a URL it is uploaded afterwards, and the old file kept as previous."""
     if not is_url(place):
         yield Path(place)
         return
@@ -69,12 +122,12 @@ def to_write(place: str) -> Iterator[Path]:
 
 
 def put(local: Path, place: str, *, keep: bool = False) -> None:
-    """Copy a file of this machine to a path or URL, where it is whole or not there.
+    """Copy a local file to a path or URL atomically.
 
     Args:
         local: the file.
         place: where it goes.
-        keep: whether what is there now stays, as the previous checkpoint.
+        keep: whether the old file stays, as the previous checkpoint.
 
     Raises:
         CheckpointError: it could not be written.
@@ -93,7 +146,7 @@ def put(local: Path, place: str, *, keep: bool = False) -> None:
 
 @contextmanager
 def to_read(place: str) -> Iterator[Path]:
-    """Give a local path to read a file from, the previous one beside it if there is one."""
+    """Yield a local path to read a file from, the previous one beside it if there is one."""
     if not is_url(place):
         yield Path(place)
         return
@@ -107,25 +160,3 @@ def to_read(place: str) -> Iterator[Path]:
 
 def _previous(path: str) -> str:
     return str(PurePosixPath(path).with_name(previous_of(Path(path)).name))
-
-
-def open_place(place: str, wrong: type[BoxwrightError] = CheckpointError) -> tuple[Any, str]:
-    """Return fsspec's file system of a path or URL, and the path on it.
-
-    Args:
-        place: the path or URL.
-        wrong: what is raised where there is no such file system.
-
-    Raises:
-        MissingDependencyError: a package of fsspec's is not installed.
-    """
-    try:
-        system, path = fsspec.core.url_to_fs(place)
-    except ImportError as error:  # s3fs, gcsfs and their kin
-        package = str(known_implementations[place.partition("://")[0]]["class"]).partition(".")[0]
-        # Some back ends are fsspec's own and need several packages: its words name them.
-        hint = "" if package == "fsspec" else f" Run: pip install {package}"
-        raise MissingDependencyError(f"{place!r} can't be opened: {error}.{hint}") from error
-    except (OSError, ValueError) as error:
-        raise wrong(f"{place!r} can't be opened: {error}. Check how it begins, and the rights of this user.") from error
-    return system, path

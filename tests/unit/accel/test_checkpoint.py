@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from boxwright.accel.checkpoint import load_checkpoint, save_checkpoint
-from boxwright.accel.previous import previous_of
+from boxwright.accel.places import previous_of
 from boxwright.core.errors import CheckpointError
 
 
@@ -41,7 +41,7 @@ def test_a_damaged_file_is_noticed_and_the_previous_one_used(
         data[len(data) // 2] ^= 1
         path.write_bytes({"cut": data[:500], "flip": data, "empty": b""}[damage])
     assert load_checkpoint(path)["step"] == 1
-    assert "The one before it is used" in caplog.text
+    assert "Using the previous one" in caplog.text
 
 
 def test_two_damaged_files_are_an_error_that_names_both(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boxwright.accel.estimator.rows import WINDOW, deal_in_order, order_rows, share_in_order, share_shuffled
+from boxwright.accel.estimator.parquet import WINDOW, deal_in_order, order_rows, share_in_order, share_shuffled
 
 COUNTS = {"count": st.integers(1, 60), "batch": st.integers(1, 9), "workers": st.integers(1, 5)}
 

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from support.scenes import save_scene
 
+from boxwright.accel.places import locate
 from boxwright.core.errors import CheckpointError, DataError, UsageError, WorkerError
-from boxwright.tasks.batch import places
 from boxwright.tasks.batch.config import BatchConfig
 from boxwright.tasks.batch.inputs import list_inputs, read_part
 from boxwright.tasks.batch.job import predict_in_batches
@@ -263,8 +263,8 @@ def test_wrong_settings_are_refused(tmp_path: Path, wrong: dict[str, Any], words
 
 def test_a_url_is_kept_and_a_path_made_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.chdir(tmp_path)
-    assert places.settle("images/") == str(tmp_path / "images")
-    assert places.settle("gs://bucket/x/") == "gs://bucket/x"
+    assert locate("images/") == str(tmp_path / "images")
+    assert locate("gs://bucket/x/") == "gs://bucket/x"
 
 
 def test_a_url_works_as_a_path_does(toy_onnx: Path, images: Path, tmp_path: Path):

@@ -1,9 +1,8 @@
-"""Parquet files, as workers read them: row group by row group, columns turned into tensors."""
+"""Parquet files as workers read them: which rows, row group by row group, columns turned into tensors."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,19 +11,26 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import torch
+from numpy.typing import NDArray
 
-from boxwright.accel.estimator.rows import WINDOW, Rows, deal_in_order, order_rows, share_in_order, share_shuffled
 from boxwright.accel.loaders import NanoLoader, move
 from boxwright.accel.nano import TorchNano
+from boxwright.accel.places import open_arrow
 from boxwright.core.errors import DataError, UsageError
+
+WINDOW = 16
+"""How many row groups are mixed with each other at a time; as many are held in memory."""
+
+Rows = NDArray[np.int64]
+_BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """A table on its way to the workers: a place they can all read, or the file itself.
+    """A table on its way to the workers: a place that they can all read, or the file itself.
 
     Attributes:
-        url: a parquet file, a folder of them, or a URL of either; "" where the file travels.
+        url: a parquet file, a folder of them, or a URL of either; "" where the file itself is sent.
         file: the bytes of a parquet file.
     """
 
@@ -40,7 +46,7 @@ class Stored:
         if not self.url:
             return [pq.ParquetFile(pa.BufferReader(self.file))]
         try:
-            system, path = find_file_system(self.url)
+            system, path = open_arrow(self.url)
             info = system.get_file_info(path)
             if info.type == pafs.FileType.Directory:
                 inside = system.get_file_info(pafs.FileSelector(path, recursive=True))
@@ -58,29 +64,13 @@ class Stored:
         return files
 
 
-def find_file_system(url: str) -> tuple[Any, str]:
-    """Return pyarrow's file system of a path or URL, and the path on it; fsspec serves what pyarrow does not know."""
-    if "://" not in url:
-        return pafs.LocalFileSystem(), str(Path(url).absolute())
-    try:
-        system, path = pafs.FileSystem.from_uri(url)
-    except pa.ArrowInvalid:
-        import fsspec  # torch brings it
-
-        other, path = fsspec.core.url_to_fs(url)
-        return pafs.PyFileSystem(pafs.FSSpecHandler(other)), path
-    return system, path
-
-
 class TableReader:
-    """Rows of parquet files by number; the row groups read last are kept."""
+    """Rows of parquet files by number; the row groups used last stay in memory."""
 
     def __init__(self, stored: Stored, columns: Sequence[str]) -> None:
         self._files = stored.open()
         known = self._files[0].schema_arrow.names
-        missing = [name for name in columns if name not in known]
-        if missing:
-            raise UsageError(f"The table has no column {missing[0]!r}. It has: {', '.join(known)}.")
+        check_columns(columns, known)
         self._columns = list(columns)
         self._groups = [(file, g) for file in self._files for g in range(file.num_row_groups)]
         self.group_sizes = [file.metadata.row_group(g).num_rows for file, g in self._groups]
@@ -112,47 +102,51 @@ class TableReader:
         return self._kept[group]
 
 
+def check_columns(columns: Sequence[str], known: Sequence[str]) -> None:
+    """Check that a table has these columns.
+
+    Raises:
+        UsageError: one is missing.
+    """
+    missing = [name for name in columns if name not in known]
+    if missing:
+        raise UsageError(f"The table has no column {missing[0]!r}. It has: {', '.join(known)}.")
+
+
 def to_tensor(name: str, column: Any) -> Any:
     """Return a column as a tensor: numbers (N,), lists of numbers (N, length); text and bytes as a list.
 
-    Floats become float32, whole numbers int64.
+    Floats become float32, integers int64.
 
     Raises:
-        DataError: a value is missing, the lists have different lengths, or the type is another.
+        DataError: a value is missing, the lists have different lengths, or the type is not supported.
     """
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(column, pa.ChunkedArray):  # combine_chunks leaves one where there was none
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     if column.null_count:
         raise DataError(f"The column {name!r} has {column.null_count} missing values. Fill or leave out these rows.")
-    kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind) or _is_large(kind):
+    kind, types = column.type, pa.types
+    if any(is_kind(kind) for is_kind in (types.is_string, types.is_large_string, *_BYTES)):
         return column.to_pylist()
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         flat = to_tensor(name, column.flatten())
         lengths = pc.unique(pc.list_value_length(column)).to_pylist()
         if len(lengths) > 1:
             raise DataError(
-                f"The lists in column {name!r} have different lengths ({min(lengths)} to {max(lengths)}), so they are "
-                "no tensor. Make them as long as each other."
+                f"The lists in column {name!r} have different lengths ({min(lengths)} to {max(lengths)}), so they "
+                "can't become a tensor. Make them equally long."
             )
         if isinstance(flat, list):
-            raise DataError(f"The column {name!r} holds lists of text, which are no tensor.")
+            raise DataError(f"The column {name!r} holds lists of text, which can't become a tensor.")
         return flat.reshape(len(column), *([lengths[0]] if lengths else [0]), *flat.shape[1:])
-    if pa.types.is_boolean(kind):
-        return torch.from_numpy(column.to_numpy(zero_copy_only=False).copy())
-    if pa.types.is_floating(kind):
-        return torch.from_numpy(column.to_numpy(zero_copy_only=False).astype(np.float32))
-    if pa.types.is_integer(kind):
-        return torch.from_numpy(column.to_numpy(zero_copy_only=False).astype(np.int64))
+    for is_kind, dtype in ((types.is_boolean, np.bool_), (types.is_floating, np.float32), (types.is_integer, np.int64)):
+        if is_kind(kind):
+            return torch.from_numpy(column.to_numpy(zero_copy_only=False).astype(dtype))
     raise DataError(
-        f"The column {name!r} is of type {kind}, which is no tensor. Use numbers, lists of numbers, text or bytes; "
-        "a Spark ML vector becomes a list by vector_to_array()."
+        f"The column {name!r} has the type {kind}, which can't become a tensor. Use numbers, lists of numbers, text or "
+        "bytes; a Spark ML vector becomes a list by vector_to_array()."
     )
-
-
-def _is_large(kind: Any) -> bool:
-    return bool(pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +193,7 @@ class TableSource:
 
 
 class _TrainingBatches:
-    """One worker's batches, anew for each epoch."""
+    """One worker's batches of each epoch."""
 
     def __init__(self, source: TableSource, rank: int, workers: int) -> None:
         self._source, self._rank, self._workers = source, rank, workers
@@ -222,3 +216,60 @@ class _TrainingBatches:
             return share_in_order(len(self._reader), source.batch_size, self._rank, self._workers)
         order = order_rows(self._reader.group_sizes, seed=source.seed, epoch=self._epoch)
         return share_shuffled(order, source.batch_size, self._rank, self._workers)
+
+
+def order_rows(group_sizes: Sequence[int], *, seed: int, epoch: int) -> Rows:
+    """Return all row numbers shuffled: the groups first, then the rows within each 16 groups.
+
+    A table of up to 16 row groups is shuffled completely. Of a larger one, few groups are in memory at a time.
+
+    Example:
+        >>> sorted(order_rows([3, 2], seed=0, epoch=1).tolist())
+        [0, 1, 2, 3, 4]
+    """
+    random = np.random.default_rng([seed, epoch])
+    starts = np.cumsum([0, *group_sizes])
+    groups = random.permutation(len(group_sizes))
+    windows = []
+    for first in range(0, len(groups), WINDOW):
+        window = [np.arange(starts[g], starts[g + 1], dtype=np.int64) for g in groups[first : first + WINDOW]]
+        windows.append(random.permutation(np.concatenate(window)))
+    return np.concatenate(windows) if windows else np.zeros(0, np.int64)
+
+
+def share_shuffled(order: Rows, batch: int, rank: int, workers: int) -> Iterator[Rows]:
+    """Yield a worker's batches of a shuffled epoch: one stretch per worker, all of one length, so few groups are read.
+
+    If the rows can't be divided evenly, the first ones come again.
+    """
+    each = -(-len(order) // workers)
+    whole = np.resize(order, each * workers)  # begins again at its end
+    share = whole[rank * each : (rank + 1) * each]
+    return (share[start : start + batch] for start in range(0, each, batch))
+
+
+def share_in_order(count: int, batch: int, rank: int, workers: int) -> Iterator[Rows]:
+    """Yield a worker's batches of an unshuffled epoch: its part of the rows of each step.
+
+    A step's rows are the same whatever the number of workers. If those of the last step can't be divided evenly, some
+    of the first ones come again.
+    """
+    for start in range(0, count, batch * workers):
+        step = np.arange(start, min(start + batch * workers, count), dtype=np.int64)
+        each = -(-len(step) // workers)
+        missing = each * workers - len(step)
+        padded = np.concatenate([step, np.resize(np.arange(count, dtype=np.int64), missing)])
+        yield padded[rank * each : (rank + 1) * each]
+
+
+def deal_in_order(count: int, batch: int, rank: int, workers: int) -> Iterator[tuple[int, Rows]]:
+    """Yield a worker's numbered batches for scoring: consecutive whole batches; over all workers each row comes once.
+
+    Example:
+        >>> [(number, rows.tolist()) for number, rows in deal_in_order(5, 2, rank=1, workers=2)]
+        [(2, [4])]
+    """
+    batches = -(-count // batch)
+    first, last = ((batches * r + workers - 1) // workers for r in (rank, rank + 1))
+    for number in range(first, last):
+        yield number, np.arange(number * batch, min((number + 1) * batch, count), dtype=np.int64)

@@ -1,7 +1,7 @@
 """Tables of Spark, Ray and pyarrow, written once as parquet where the workers can read them.
 
-Rows come to this process a partition at a time and go straight into the file. Without `cache_dir`, workers of this
-machine read a temporary file; workers elsewhere get the file itself, which must then be small.
+Rows come to this process one partition at a time and go straight into the file. Without `cache_dir`, workers on this
+machine read a temporary file; workers elsewhere receive the file itself, which must then be small.
 """
 
 import io
@@ -18,24 +18,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from boxwright.accel.estimator.parquet import Stored, TableSource, find_file_system
+from boxwright.accel.estimator.parquet import Stored, TableSource, check_columns
+from boxwright.accel.places import locate, open_arrow
 from boxwright.core.errors import DataError, UsageError
 
 GROUP_ROWS = 1024
 """Rows of one row group: small, so that a shuffle mixes well and a worker reads little that it does not need."""
 SHIP_LIMIT_BYTES = 64 * 2**20
-"""The largest parquet file that is sent to the workers with the job."""
+"""The largest parquet file that is sent to workers with the job."""
 _PREDICTION = "prediction"
 
 
 class Tables:
-    """The tables that one estimator has been given; each is written once."""
+    """The tables that one estimator was given; each is written once."""
 
     def __init__(self, *, elsewhere: bool, cache_dir: str | None, seed: int) -> None:
         self._elsewhere, self._cache_dir, self._seed = elsewhere, cache_dir, seed
         self._folder: Path | None = None
         self._written: list[str] = []
-        # The table itself is kept beside what was written: as long as it lives, no other has its id.
+        # The table itself is kept too: as long as it lives, no other object has its id.
         self._known: dict[tuple[int, tuple[str, ...]], tuple[Any, Stored]] = {}
 
     def source(
@@ -53,19 +54,18 @@ class Tables:
             data: a table, or a path or URL of parquet files.
             batch_size: rows of one worker's batch.
             columns: names of the features and of the labels.
-            shuffle: whether training mixes the rows.
-            whole_rows: whether all columns are written, because the rows are to be given back.
+            shuffle: whether training shuffles the rows.
+            whole_rows: whether all columns are written, because the rows will be returned with predictions.
 
         Raises:
-            UsageError: no features are named, the rows to be given back have a column for predictions already, or the
-                table is too large to be sent.
+            UsageError: no features are named, a column `prediction` exists already, or the table is too large to send.
             DataError: the table can't be written.
         """
         features, labels = (_names(kind, value) for kind, value in zip(("feature", "label"), columns, strict=True))
         if not features:
             raise UsageError("A table needs feature_cols: the names of the columns that are the model's inputs.")
         if whole_rows:
-            # What several outputs are called is known when they are there; what one is called is known now.
+            # The names of several outputs are known only afterwards; the name of one is known now.
             _check_free([_PREDICTION], self._read_names(data))
         wanted = () if whole_rows else (*features, *labels)
         return TableSource(
@@ -78,9 +78,9 @@ class Tables:
         )
 
     def store(self, data: Any, columns: Sequence[str]) -> Stored:
-        """Return where the workers find these columns of a table (all where none are named), writing them once."""
+        """Return where the workers find these columns of a table (no names mean all), writing them once."""
         if isinstance(data, str | Path):
-            return Stored(url=str(data) if "://" in str(data) else str(Path(data).absolute()))
+            return Stored(url=locate(data))
         key = (id(data), tuple(columns))
         if key not in self._known:
             self._known[key] = (data, self._write(data, columns))
@@ -111,7 +111,7 @@ class Tables:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
         for url in self._written:
-            system, path = find_file_system(url)
+            system, path = open_arrow(url)
             system.delete_file(path)
         self._written.clear()
 
@@ -125,8 +125,8 @@ class Tables:
         parts = read_parts(data, columns)
         name = f"boxwright-{uuid4().hex}.parquet"
         if self._cache_dir is not None:
-            url = f"{self._cache_dir.rstrip('/')}/{name}"
-            system, path = find_file_system(url)
+            url = locate(self._cache_dir, name)
+            system, path = open_arrow(url)
             system.create_dir(str(Path(path).parent), recursive=True)
             with system.open_output_stream(path) as sink:
                 write_parts(parts, sink)
@@ -158,7 +158,7 @@ def write_parts(parts: Iterator[Any], sink: Any, *, limit: int | None = None) ->
         for part in parts:
             rows += part.num_rows
             writer = writer or pq.ParquetWriter(sink, part.schema)
-            # Partitions are cut anew: row groups of a few rows would make reading slow.
+            # Partitions are regrouped: row groups of a few rows would make reading slow.
             rest = part if rest is None else pa.concat_tables([rest, part])
             whole = rest.num_rows - rest.num_rows % GROUP_ROWS
             if whole:
@@ -179,17 +179,17 @@ def write_parts(parts: Iterator[Any], sink: Any, *, limit: int | None = None) ->
 
 
 def read_parts(data: Any, columns: Sequence[str]) -> Iterator[Any]:
-    """Yield a table as pyarrow Tables, one partition after the other; all columns where none are named.
+    """Yield a table as pyarrow Tables, partition by partition; no names mean all columns.
 
     Raises:
-        UsageError: a column is not there, or it is no table that is known.
+        UsageError: a column is missing, or the kind of table is unknown.
     """
-    _check_columns(columns, _column_names(data))
+    check_columns(columns, _column_names(data))
     if isinstance(data, pa.Table):
         yield data.select(list(columns)) if columns else data
     elif _is_spark(data):
         chosen = data.select(*columns) if columns else data
-        # A partition at a time, and as Arrow: collecting the whole would need memory for all of it.
+        # One partition at a time, as Arrow: collecting would need memory for the whole table.
         for row in chosen.mapInArrow(_to_ipc, "part binary").toLocalIterator(prefetchPartitions=True):
             yield pa.ipc.open_stream(bytes(row["part"])).read_all()
     else:
@@ -206,7 +206,9 @@ def _column_names(data: Any) -> Sequence[str]:
     elif _is_ray(data):
         names = data.columns() or []  # None for a data set without rows
     else:
-        raise UsageError(f"A {type(data).__name__} is no table that is known. Give a Spark DataFrame or Ray Dataset.")
+        raise UsageError(
+            f"A {type(data).__name__} is not a known kind of table. Give a Spark DataFrame or Ray Dataset."
+        )
     return names
 
 
@@ -219,12 +221,6 @@ def _to_ipc(batches: Iterator[Any]) -> Iterator[Any]:
         with pyarrow.ipc.new_stream(sink, batch.schema) as stream:
             stream.write_batch(batch)
         yield pyarrow.RecordBatch.from_arrays([pyarrow.array([sink.getvalue().to_pybytes()])], names=["part"])
-
-
-def _check_columns(columns: Sequence[str], known: Sequence[str]) -> None:
-    missing = [name for name in columns if name not in known]
-    if missing:
-        raise UsageError(f"The table has no column {missing[0]!r}. It has: {', '.join(known)}.")
 
 
 def _check_free(names: Sequence[str], known: Sequence[str]) -> None:
@@ -260,7 +256,7 @@ def _name_outputs(outputs: Any) -> dict[str, Any]:
 
 
 def _to_column(values: Any) -> Any:
-    """Return an array as a column: of numbers, or of lists nested as deep as it has dimensions."""
+    """Return an array as a column of numbers, or of nested lists for more dimensions."""
     if isinstance(values, np.ndarray) and values.ndim == 1:
         return pa.array(values)
     return pa.array(values.tolist() if isinstance(values, np.ndarray) else values)

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from boxwright.accel.places import open_arrow
 from boxwright.core.errors import DataError, UsageError
 from boxwright.core.log import get_logger
-from boxwright.tasks.batch.places import list_files, open_place
+from boxwright.tasks.batch.places import list_files
 from boxwright.tasks.predict.inputs import Failure, Frame
 from boxwright.vision.decode import IMAGE_SUFFIXES, decode_image
 
@@ -79,7 +80,7 @@ def list_inputs(place: str, *, part_rows: int, column: str | None = None) -> Inp
         DataError: there is nothing to read.
         UsageError: the column is not there, or it is not clear which one is meant.
     """
-    system, path = open_place(place)
+    system, path = open_arrow(place)
     try:
         kind = system.get_file_info(path).type
         files = [system.get_file_info(path)] if kind == pafs.FileType.File else list_files(system, path)
@@ -204,7 +205,7 @@ def read_part(place: ImagePlace, part: Part) -> Iterator[Frame | Failure]:
 
 
 def _read_files(place: ImagePlace, part: Part) -> Iterator[tuple[str, bytes | DataError]]:
-    system, root = open_place(place.place)
+    system, root = open_arrow(place.place)
 
     def fetch(name: str) -> bytes | DataError:
         try:
@@ -231,7 +232,7 @@ def _ahead(fetch: Callable[[str], bytes | DataError], names: Sequence[str]) -> I
 
 
 def _read_rows(place: ImagePlace, rows: RowRange) -> Iterator[tuple[str, bytes | DataError]]:
-    system, root = open_place(place.place)
+    system, root = open_arrow(place.place)
     where = f"{root}/{rows.file}" if rows.file else root
     table = f"{place.place}/{rows.file}".rstrip("/")
     columns = [place.column, *([place.path_column] if place.path_column else [])]

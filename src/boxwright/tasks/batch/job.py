@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Protocol
 
+from boxwright.accel.places import locate
 from boxwright.core import catalogue
 from boxwright.core.errors import DataError, UsageError, WorkerError
 from boxwright.core.log import get_logger
@@ -11,7 +12,6 @@ from boxwright.tasks.batch import manifest
 from boxwright.tasks.batch.config import BatchConfig, BatchResult
 from boxwright.tasks.batch.inputs import Part, list_inputs
 from boxwright.tasks.batch.model_files import ModelFiles
-from boxwright.tasks.batch.places import settle
 from boxwright.tasks.batch.worker import PartResult, WorkerSettings
 
 _log = get_logger(__name__)
@@ -52,7 +52,7 @@ def predict_in_batches(config: BatchConfig, progress: Callable[[int, int], None]
         WorkerError: a worker failed; what is finished stays, and the same call resumes with the rest.
     """
     run_parts: RunParts = catalogue.load("batch", config.engine)
-    data, out = settle(config.data), settle(config.out)
+    data, out = locate(config.data), locate(config.out)
     if f"{out}/".startswith(f"{data}/"):
         raise UsageError(f"The results can't be inside the images: {out!r} is below {data!r}. Choose another folder.")
     model = ModelFiles.read(config.model)

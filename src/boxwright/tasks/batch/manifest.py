@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from io import BytesIO
 from typing import Any
 
+from boxwright.accel.places import open_arrow
 from boxwright.core.errors import DataError, UsageError
-from boxwright.tasks.batch.places import TEMPORARY, list_files, open_place, write_whole
+from boxwright.tasks.batch.places import TEMPORARY, list_files, write_whole
 
 FORMAT = 1
 _FILE = "_manifest.json"
@@ -32,7 +33,7 @@ def begin(out: str, run: dict[str, Any]) -> set[int]:
         DataError: the images are not those of the earlier run.
         UsageError: the earlier run had other settings, or there are parts without a manifest.
     """
-    system, folder = open_place(out)
+    system, folder = open_arrow(out)
     try:
         system.create_dir(folder, recursive=True)
         found = {info.path.rpartition("/")[2]: info.path for info in list_files(system, folder)}
@@ -78,7 +79,7 @@ def _compare(out: str, before: dict[str, Any], now: dict[str, Any]) -> None:
 
 def list_parts(out: str) -> set[int]:
     """Return the numbers of the parts that are there."""
-    system, folder = open_place(out)
+    system, folder = open_arrow(out)
     return _part_numbers(info.path.rpartition("/")[2] for info in list_files(system, folder))
 
 

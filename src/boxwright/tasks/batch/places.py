@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from io import BytesIO
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.fs as pafs
 
-from boxwright.core.errors import DataError, MissingDependencyError
+from boxwright.accel.places import open_arrow
 from boxwright.core.log import get_logger
 
 _log = get_logger(__name__)
@@ -20,46 +18,6 @@ _LOOKED_UP_AT_ONCE = 10_000
 
 TEMPORARY = ".part"
 """Ending of files that are being written. Their names begin with a dot: readers of parquet folders pass over them."""
-
-
-def settle(place: str | Path) -> str:
-    """Return a path or URL as a worker anywhere understands it.
-
-    Example:
-        >>> settle("s3://bucket/images/"), settle("/data/images/")
-        ('s3://bucket/images', '/data/images')
-    """
-    text = str(place)
-    return text.rstrip("/") if "://" in text else str(Path(os.path.expanduser(text)).absolute())
-
-
-def open_place(place: str) -> tuple[Any, str]:
-    """Return pyarrow's file system of a settled path or URL, and the path on it.
-
-    Fsspec serves what pyarrow doesn't know.
-
-    Raises:
-        DataError: there is no file system for it.
-        MissingDependencyError: it would need fsspec, or a package of fsspec's.
-    """
-    if "://" not in place:
-        return pafs.LocalFileSystem(), place
-    try:
-        system, path = pafs.FileSystem.from_uri(place)
-        return system, path
-    except pa.ArrowInvalid:
-        pass
-    except OSError as error:
-        raise DataError(f"{place!r} can't be opened: {error}") from error
-    try:
-        import fsspec
-
-        other, path = fsspec.core.url_to_fs(place)
-    except ImportError as error:  # fsspec itself, s3fs, gcsfs and their kin
-        raise MissingDependencyError(f"{place!r} can't be opened: {error}") from error
-    except (OSError, ValueError) as error:
-        raise DataError(f"{place!r} can't be opened: {error}") from error
-    return pafs.PyFileSystem(pafs.FSSpecHandler(other)), path
 
 
 def list_files(system: Any, folder: str) -> list[Any]:
@@ -102,7 +60,7 @@ def _batches(paths: Iterator[str]) -> Iterator[list[str]]:
 
 def write_whole(place: str, name: str, data: BytesIO) -> None:
     """Write a file so that it is there whole or not at all, whoever is killed meanwhile."""
-    system, folder = open_place(place)
+    system, folder = open_arrow(place)
     temporary, final = f"{folder}/.{name}.{uuid.uuid4().hex}{TEMPORARY}", f"{folder}/{name}"
     if isinstance(system, pafs.LocalFileSystem):
         try:
