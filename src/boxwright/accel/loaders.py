@@ -1,4 +1,4 @@
-"""A user's data loaders in a run of several processes: each process sees its own share, in the order that was meant."""
+"""A user's data loaders in a run of several processes: each process sees its own share, in the intended order."""
 
 import math
 import random
@@ -19,58 +19,44 @@ from boxwright.devices.base import move as move
 _log = get_logger(__name__)
 
 
-class ShareOfBatches(Sampler[list[int]]):
-    """Every n-th batch of a user's own batch sampler; all processes get the same number of batches.
+class Share(Sampler[Any]):
+    """Every n-th sample or batch of a user's own sampler or batch sampler.
 
-    Every process draws the same batches, from the seed and the epoch, and takes its own. Where they can't be dealt out
-    evenly, the first ones come again at the end. Of a sampler without a length, which may be endless, each process
-    takes every n-th batch as they come: it must give all processes the same ones.
+    Every process draws the same entries, from the seed and the epoch, and takes its own. All processes get the same
+    number: if the entries can't be divided evenly, the first ones come again at the end, unless `repeat` is False. Of a
+    sampler without a length, which may be endless, each process takes every n-th entry as they come: it must give all
+    processes the same ones.
     """
 
-    def __init__(self, batches: Iterable[list[int]], rank: int, world_size: int, seed: int) -> None:
-        self.batches = batches
-        self._rank, self._world_size, self._seed, self._epoch = rank, world_size, seed, 0
+    def __init__(self, sampler: Any, rank: int, world_size: int, seed: int, *, repeat: bool = True) -> None:
+        self.sampler = sampler
+        self._rank, self._world_size, self._seed, self._repeat = rank, world_size, seed, repeat
+        self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw the next pass for this epoch, and tell the user's sampler if it wants to know."""
+        """Draw the next pass for this epoch, and tell the user's sampler if it has a `set_epoch`."""
         self._epoch = epoch
-        for sampler in (self.batches, getattr(self.batches, "sampler", None)):
+        for sampler in (self.sampler, getattr(self.sampler, "sampler", None)):
             if callable(getattr(sampler, "set_epoch", None)):
                 sampler.set_epoch(epoch)  # type: ignore[union-attr]
 
-    def __iter__(self) -> Iterator[list[int]]:
-        if not hasattr(self.batches, "__len__"):  # perhaps endless: it can't be drawn beforehand
-            return islice(iter(self.batches), self._rank, None, self._world_size)
+    def __iter__(self) -> Iterator[Any]:
+        if self._repeat and not hasattr(self.sampler, "__len__"):  # perhaps endless: it can't be drawn beforehand
+            return islice(iter(self.sampler), self._rank, None, self._world_size)
         with seeded(self._seed + self._epoch):
-            drawn = list(self.batches)
+            drawn = list(self.sampler)
+        if not self._repeat:
+            return iter(drawn[self._rank :: self._world_size])
         whole = math.ceil(len(drawn) / self._world_size) * self._world_size
         return islice(cycle(drawn), self._rank, whole, self._world_size)
 
     def __len__(self) -> int:
-        return math.ceil(len(self.batches) / self._world_size)  # type: ignore[arg-type]
-
-
-class ShareOfSamples(Sampler[int]):
-    """Every n-th index of a user's own sampler, as many for each process."""
-
-    def __init__(self, sampler: Any, rank: int, world_size: int, seed: int) -> None:
-        self.sampler = sampler
-        self._share = ShareOfBatches(sampler, rank, world_size, seed)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Draw the next pass for this epoch."""
-        self._share.set_epoch(epoch)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._share)  # type: ignore[arg-type]
-
-    def __len__(self) -> int:
-        return len(self._share)
+        return math.ceil(len(self.sampler) / self._world_size)
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Run a block with torch's, Python's and numpy's random numbers set, and put them back as they were."""
+    """Run a block with torch's, Python's and numpy's random numbers seeded, and restore them afterwards."""
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -84,7 +70,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 class NanoLoader:
-    """A loader whose batches come on the right device, and whose sampler hears of every new epoch."""
+    """A loader whose batches arrive on the right device, and whose sampler is told of every new epoch."""
 
     def __init__(
         self,
@@ -113,7 +99,7 @@ class NanoLoader:
         return len(self._loader)
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next pass is; without it passes are counted from 0."""
+        """Set the epoch of the next pass; without it passes are counted from 0."""
         self._epoch = epoch - 1
 
     def __getattr__(self, name: str) -> Any:
@@ -128,13 +114,13 @@ def _feed(batches: Iterable[Any], device: torch.device) -> Iterator[Any]:
 def share(loader: Any, *, rank: int, world_size: int, seed: int) -> Any:
     """Return a loader over this process's share of the data.
 
-    - A shuffled loader is shuffled anew each epoch, the same order cut into shares; an unshuffled one stays in order.
-    - A sampler or batch sampler of the user's own is kept and its indices or batches are dealt out.
-    - A sampler that is for several processes already, an `IterableDataset` and anything that is no torch `DataLoader`
-      are left alone: only their author knows how they are split.
+    - A shuffled loader is shuffled again each epoch, one order for all; an unshuffled one stays in order.
+    - The indices or batches of a user's own sampler or batch sampler are dealt out.
+    - A sampler that knows about ranks, an `IterableDataset` and anything but a torch `DataLoader` are left alone: only
+      their author knows how they are split.
 
     Raises:
-        UsageError: the loader is one that can't be rebuilt.
+        UsageError: the loader can't be rebuilt.
     """
     if world_size == 1 or not isinstance(loader, DataLoader):
         return loader
@@ -152,33 +138,30 @@ def share(loader: Any, *, rank: int, world_size: int, seed: int) -> Any:
             f"A loader of class {type(loader).__name__!r} can't be split among {world_size} processes, because only "
             "its author knows how to build it again. Give its sampler a rank and world_size, or use a plain DataLoader."
         )
-    kept = settings_of(loader)
-    # A plain BatchSampler is the loader's own only where a batch size made it; given by the user, there is no size.
+    # With a batch size, a plain BatchSampler is torch's own; one without is the user's.
     if loader.batch_sampler is not None and (
         loader.batch_size is None or type(loader.batch_sampler) is not BatchSampler
     ):
-        own: Any = ShareOfBatches(loader.batch_sampler, rank, world_size, seed)
-        return DataLoader(loader.dataset, batch_sampler=own, **kept)
-    sampler: Sampler[int]
-    own_sampler: Any = loader.sampler
-    plain = type(own_sampler) in (RandomSampler, SequentialSampler)
-    shuffle = isinstance(own_sampler, RandomSampler)
-    if not plain or (shuffle and (own_sampler.replacement or own_sampler._num_samples is not None)):
-        sampler = ShareOfSamples(own_sampler, rank, world_size, seed)
+        return rebuild(loader, batch_sampler=Share(loader.batch_sampler, rank, world_size, seed))
+    sampler: Any = loader.sampler
+    shuffle = isinstance(sampler, RandomSampler)
+    plain = type(sampler) in (RandomSampler, SequentialSampler)
+    if not plain or (shuffle and (sampler.replacement or sampler._num_samples is not None)):
+        sampler = Share(sampler, rank, world_size, seed)
     else:
         sampler = DistributedSampler(
             loader.dataset, num_replicas=world_size, rank=rank, shuffle=shuffle, seed=seed, drop_last=loader.drop_last
         )
-    return DataLoader(loader.dataset, batch_size=loader.batch_size, sampler=sampler, drop_last=loader.drop_last, **kept)
+    return rebuild(loader, batch_size=loader.batch_size, sampler=sampler, drop_last=loader.drop_last)
 
 
 def can_rebuild(loader: DataLoader[Any]) -> bool:
-    """Return whether a loader is built as torch's own is, so that one like it can be made."""
+    """Return whether a loader has the constructor of torch's own, so that one like it can be made."""
     return type(loader) is DataLoader or type(loader).__init__ is DataLoader.__init__
 
 
-def settings_of(loader: DataLoader[Any]) -> dict[str, Any]:
-    """Return what another `DataLoader` needs to work like this one, but for the data set and who chooses samples."""
+def rebuild(loader: DataLoader[Any], **chooser: Any) -> DataLoader[Any]:
+    """Return a `DataLoader` that works like this one, with another choice of samples."""
     kept: dict[str, Any] = {
         name: getattr(loader, name)
         for name in (
@@ -189,11 +172,11 @@ def settings_of(loader: DataLoader[Any]) -> dict[str, Any]:
     }  # fmt: skip
     if loader.num_workers > 0:
         kept["prefetch_factor"] = loader.prefetch_factor
-    return kept
+    return DataLoader(loader.dataset, **kept, **chooser)
 
 
 def knows_ranks(sampler: Any) -> bool:
-    """Return whether a sampler, or one inside it, already deals by rank."""
+    """Return whether a sampler, or one inside it, already splits by rank."""
     while sampler is not None:
         names = {name.lstrip("_") for name in getattr(sampler, "__dict__", {})}
         if "rank" in names and names & {"num_replicas", "world_size"}:

@@ -1,6 +1,6 @@
-"""Callbacks: what a user wants done around the run, each epoch and each iteration, inside every worker."""
+"""Callbacks of the user around the run, each epoch and each iteration, inside every worker."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,6 +8,7 @@ from torch import nn
 
 from boxwright.accel.estimator.blueprint import Result
 from boxwright.accel.nano import TorchNano
+from boxwright.core.errors import UsageError
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,14 +45,14 @@ class Run:
         return float(self.optimizer.param_groups[0]["lr"])
 
     def stop(self) -> None:
-        """End the training after this epoch, whichever worker asks for it."""
+        """End the training after this epoch; one worker is enough to ask for it."""
         self.asked_to_stop = True
 
 
 class Callback:
-    """Does nothing; override what is wanted. Every worker has its own copy: `run.nano.global_rank` says which it is.
+    """Does nothing; override the methods you need. Every worker has its own copy; `run.nano.global_rank` is its rank.
 
-    What a callback remembers stays in its worker. To bring something back, write it to a file or print it.
+    What a callback stores stays in its worker. To get something back, write it to a file or print it.
 
     Example:
         >>> class StopEarly(Callback):
@@ -64,7 +65,7 @@ class Callback:
         """Everything is built; training begins."""
 
     def after_run(self, run: Run) -> None:
-        """Training has ended, by itself or by an error."""
+        """Training has ended, normally or by an error."""
 
     def before_epoch(self, run: Run) -> None:
         """An epoch begins."""
@@ -77,3 +78,25 @@ class Callback:
 
     def after_iteration(self, run: Run) -> None:
         """The optimizer has stepped; `run.result` holds losses and outputs."""
+
+
+_MOMENTS = tuple(name for name in vars(Callback) if name.startswith(("before_", "after_")))
+
+
+def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
+    """Return the callbacks of one `fit`.
+
+    Raises:
+        UsageError: it is not a list, or an entry lacks methods of a `Callback`.
+    """
+    if not isinstance(callbacks, Sequence):
+        raise UsageError(f"callbacks is a {type(callbacks).__name__}. Give a list of them.")
+    for number, one in enumerate(callbacks):
+        if isinstance(one, type):
+            raise UsageError(f"callbacks[{number}] is a class. Give an object: {one.__name__}(…).")
+        if not all(callable(getattr(one, moment, None)) for moment in _MOMENTS):
+            raise UsageError(
+                f"callbacks[{number}] is a {type(one).__name__}. Give an object of a class that inherits from "
+                f"boxwright.accel.estimator.Callback and overrides some of: {', '.join(_MOMENTS)}."
+            )
+    return tuple(callbacks)

@@ -1,4 +1,4 @@
-"""`Estimator`: fit, evaluate and predict with creators of model, optimizer and data, on one machine or on a cluster."""
+"""`Estimator`: fit, evaluate and predict with creators of model, optimizer and data, on one machine or a cluster."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,13 +9,11 @@ from uuid import uuid4
 from torch import nn
 
 from boxwright.accel.checkpoint import save_checkpoint
-from boxwright.accel.estimator.backend import choose_launcher
 from boxwright.accel.estimator.blueprint import Blueprint, SchedulerPace, Step
-from boxwright.accel.estimator.callbacks import Callback
-from boxwright.accel.estimator.checks import check_callbacks, check_count
+from boxwright.accel.estimator.callbacks import Callback, check_callbacks
 from boxwright.accel.estimator.fitting import FitJob, fit
-from boxwright.accel.estimator.intake import Intake
-from boxwright.accel.estimator.logs import Levels, run_with_levels
+from boxwright.accel.estimator.intake import Intake, check_count, kind_of
+from boxwright.accel.estimator.launching import Levels, choose_launcher, run_with_levels
 from boxwright.accel.estimator.metrics import name_metrics
 from boxwright.accel.estimator.scoring import ScoreJob, evaluate, predict
 from boxwright.accel.estimator.state import State, read_weights, to_cpu
@@ -31,10 +29,10 @@ _OWN = ("num_processes", "strategy", "distributed_backend", "seed")
 
 
 class Estimator:
-    """Trains, scores and applies a model that its workers build for themselves. Made by `Estimator.from_torch`.
+    """Trains, scores and applies a model that its workers build themselves. Made by `Estimator.from_torch`.
 
-    Every call starts its workers and ends them; between calls the weights, the optimizer's state and the counters are
-    here. A worker that dies is no end: all start again from the last checkpoint, a bounded number of times.
+    Every call starts workers and ends them; between calls this object holds the weights, the optimizer's state and the
+    counters. If a worker fails, all restart from the last checkpoint, at most `max_restarts` times.
     """
 
     def __init__(self, blueprint: Blueprint, nano: TorchNano, *, model_dir: str | None, cache_dir: str | None) -> None:
@@ -68,33 +66,32 @@ class Estimator:
         seed: int = 0,
         **settings: Any,
     ) -> "Estimator":
-        """Return an estimator of any PyTorch model.
+        """Return an estimator for any PyTorch model.
 
         Args:
             model: `model(config)` returns the network. Called inside every worker.
             optimizer: `optimizer(model, config)` returns its optimizer; only `fit` needs it.
             loss: a module, `f(outputs, targets)`, or `creator(config)` of one. None for a model that owns its loss: it
                 is called with the whole batch and returns a loss, a dict with losses, or (losses, outputs).
-            metrics: a list, or a dict with names, of objects with update, state, merge and compute, of metrics of
-                torchmetrics, or of functions f(outputs, targets), whose batch values are averaged by samples.
+            metrics: a list, or a dict with names. Each is an object with update, state, merge and compute, a metric of
+                torchmetrics, or a function f(outputs, targets), whose values are averaged over samples.
             scheduler_creator: `f(optimizer, config)` returns a learning rate scheduler.
-            scheduler_pace: whether it counts "epoch" or "iteration".
+            scheduler_pace: whether the scheduler steps per "epoch" or "iteration".
             preprocess: `preprocess(batch)` returns the batch that goes into the model, on the worker's device.
             step: `step(model, batch)` in place of forward and loss: returns (losses, outputs) or (losses, outputs,
                 targets), in `fit`, `evaluate` and `predict`. Call `model(...)` itself, not a method of it.
-            count_samples: `count_samples(batch)` returns how many samples a batch has, after `preprocess`, where its
-                form does not show it. Without it that is the first length of the batch's first tensor, or the length
-                of the list that a tuple begins with.
-            backend: what starts the workers: "subprocess", "spawn", "ray" or "spark", or a launcher with settings.
-            config: what the creators are given; each worker has its own copy.
-            workers_per_node: how many workers for each machine; all its cores are shared out among them.
-            num_nodes: how many machines; more than one for "ray" and "spark", which lay the workers over theirs.
-            model_dir: a folder, or a URL that fsspec knows, for a checkpoint after each epoch, from which a run that
-                lost a worker goes on. On a cluster the first worker writes it: use a place that outlives its machine.
+            count_samples: `count_samples(batch)` returns how many samples a preprocessed batch has. The default is the
+                first length of its first tensor, or the length of the list that a tuple begins with.
+            backend: what starts the workers: "subprocess", "spawn", "ray" or "spark", or a configured launcher.
+            config: passed to the creators; each worker has its own copy.
+            workers_per_node: how many workers per machine; they share all its cores.
+            num_nodes: how many machines; more than one for "ray" and "spark", which place the workers on theirs.
+            model_dir: a folder, or a URL that fsspec knows, for a checkpoint after each epoch, from which a restarted
+                run resumes. On a cluster the first worker writes it: use a place that outlives its machine.
             cache_dir: where tables are written for the workers: a folder or URL that all of them can read.
-            max_restarts: how often all workers start again after one died; 2 by default.
+            max_restarts: restart all workers up to this many times after one failed; 2 by default.
             seed: of the weights and the order of samples.
-            **settings: more of `TorchNano`: precision, device, channels_last, cpu_for_each_process, …;
+            **settings: other settings of `TorchNano`: precision, device, channels_last, cpu_for_each_process, …;
                 find_unused_parameters=True for a model that leaves parameters out in some steps.
 
         Raises:
@@ -182,12 +179,12 @@ class Estimator:
         label_cols: Sequence[str] | None = None,
         shuffle: bool | None = None,
     ) -> list[dict[str, Any]]:
-        """Train for so many more epochs, and return the numbers of each, such as train_loss and val_loss.
+        """Train for more epochs, and return the numbers of each, such as train_loss and val_loss.
 
         Args:
-            data: `creator(config, batch_size)`, called in every worker with its part of the batch size; a DataLoader,
-                or a Dataset that is sent to the workers; a Spark DataFrame, Ray Dataset, pyarrow Table, or a path or
-                URL of parquet files.
+            data: `creator(config, batch_size)`, called in every worker with its part of the batch size; a DataLoader
+                or Dataset, sent to the workers; a Spark DataFrame, Ray Dataset, pyarrow Table, or a path or URL of
+                parquet files.
             epochs: how many more.
             batch_size: samples of one step over all workers. A loader, or a creator that chooses its own, needs none.
             validation_data: scored after each epoch; of any of these kinds.
@@ -196,11 +193,11 @@ class Estimator:
                 epoch and each iteration.
             feature_cols: the columns that are the model's inputs, for tables.
             label_cols: the columns that are the targets, for tables.
-            shuffle: whether the rows of a table or data set come in a new order each epoch; they do by default.
+            shuffle: whether the rows of a table or data set are shuffled each epoch; True by default.
 
         Raises:
-            UsageError: arguments that contradict each other.
-            WorkerError: a worker failed; what it raised is shown whole, with its rank.
+            UsageError: arguments contradict each other.
+            WorkerError: a worker failed; the message holds its rank and traceback.
         """
         self._check_open()
         epochs = check_count("epochs", epochs)
@@ -213,7 +210,7 @@ class Estimator:
             size = validation_batch_size
             if size is not None:
                 size = check_count("validation_batch_size", size)
-            elif batch_size is not None and not self._intake.has_batches(validation_data):
+            elif batch_size is not None and kind_of(validation_data) != "loader":
                 size = batch_size // workers
             validation = self._intake.for_scoring(validation_data, size, columns)
         elif validation_batch_size is not None:
@@ -243,13 +240,13 @@ class Estimator:
 
         Args:
             data: as for `fit`.
-            batch_size: samples of one forward pass in one worker. Batches are dealt out whole, so that every sample is
-                in the same batch whatever the number of workers.
+            batch_size: samples of one forward pass in one worker. Every sample is in the same batch whatever the
+                number of workers.
             feature_cols: the columns that are the model's inputs, for tables.
             label_cols: the columns that are the targets, for tables.
 
         Raises:
-            UsageError: arguments that contradict each other.
+            UsageError: arguments contradict each other.
             WorkerError: a worker failed.
         """
         return dict(self._score(evaluate, data, batch_size, (feature_cols, label_cols)))
@@ -258,17 +255,17 @@ class Estimator:
         """Return the outputs for the whole set in the order of the data.
 
         From a creator, a loader or a data set: arrays, in a tuple or dict where the model has several outputs, or a
-        list where it gives one entry a sample. From a Spark DataFrame, a Ray Dataset or a pyarrow Table: the same with
-        a column `prediction`, or `prediction_<name>` for each of several outputs.
+        list if the model returns one with an entry per sample. From a Spark DataFrame, a Ray Dataset or a pyarrow
+        Table: the same with a column `prediction`, or `prediction_<name>` for each of several outputs.
 
         Args:
-            data: as for `fit`; a target in its batches is left out.
+            data: as for `fit`; targets in its batches are ignored.
             batch_size: samples of one forward pass in one worker.
             feature_cols: the columns that are the model's inputs, for tables.
 
         Raises:
-            UsageError: arguments that contradict each other, outputs that are not one entry a sample, or a table that
-                has a column of that name already.
+            UsageError: arguments contradict each other, outputs don't have one entry per sample, or a table already
+                has a column of that name.
             WorkerError: a worker failed.
         """
         outputs = self._score(predict, data, batch_size, (feature_cols, None))
@@ -297,10 +294,10 @@ class Estimator:
         return path if is_url(str(path)) else Path(path)
 
     def load(self, path: str | Path) -> None:
-        """Take weights from a file or URL of `save`, `save_checkpoint` or `torch.save`; training begins anew.
+        """Load weights from a file or URL of `save`, `save_checkpoint` or `torch.save`; training begins from epoch 0.
 
         Raises:
-            CheckpointError: they can't be read, or are another model's.
+            CheckpointError: they can't be read, or belong to another model.
         """
         self._check_open()
         weights = read_weights(locate(path))
@@ -308,7 +305,7 @@ class Estimator:
         self._state = State(model=weights)
 
     def save_checkpoint(self, path: str | Path) -> str | Path:
-        """Write all that training needs to go on to a file or URL: weights, optimizer, scheduler, counters; return it.
+        """Write what training needs to resume to a file or URL: weights, optimizer, scheduler, counters; return it.
 
         Raises:
             CheckpointError: it could not be written.
@@ -321,7 +318,7 @@ class Estimator:
         return path
 
     def load_checkpoint(self, path: str | Path | None = None) -> int:
-        """Take up training where a checkpoint left it, by default the last one in `model_dir`; return its epoch.
+        """Resume training from a checkpoint, by default the last one in `model_dir`; return its epoch.
 
         Raises:
             CheckpointError: there is none, or it can't be used.

@@ -33,11 +33,11 @@ class FitJob:
         blueprint: what to build.
         data: the training set.
         validation: scored after each epoch; None for nothing.
-        epochs: the epoch to end at, counted from the first `fit`.
-        callbacks: what the user wants done on the way.
+        epochs: the last epoch, counted from the first `fit`.
+        callbacks: of the user.
         state: where to begin.
         checkpoint: the file or URL that is written after each epoch; None for none.
-        run: the name of this `fit`, by which its own checkpoint is known when it is started again.
+        run: identifies this `fit`, so that a restart finds its own checkpoint.
     """
 
     blueprint: Blueprint
@@ -51,7 +51,7 @@ class FitJob:
 
 
 def fit(nano: TorchNano, job: FitJob) -> State:
-    """Train in this worker, and return where the training stands at the end."""
+    """Train in this worker, and return the state at the end."""
     with seeded(job.blueprint.seed):
         return _Fitting(nano, job).fit()
 
@@ -97,7 +97,7 @@ class _Fitting:
         return self._state
 
     def _find_begin(self) -> State:
-        """Return the state to begin with: this very run's checkpoint if there is one, for a worker died then."""
+        """Return the state to begin with: after a restart the checkpoint of this run, else the job's."""
         job = self._job
         saved: State | None = None
         if job.checkpoint is not None and self._nano.is_global_zero and has_file(job.checkpoint):
@@ -107,17 +107,17 @@ class _Fitting:
                 _log.warning("%s It will be replaced.", error)
         if saved is not None and saved.run != job.run:
             saved = None
-        # The first worker tells the others: only its machine may have the file.
+        # Only the first worker's machine may have the file.
         saved = self._nano.broadcast(saved)
         if saved is None:
             return job.state
         if self._nano.is_global_zero:
-            _log.warning("Started again: going on after epoch %d of %d.", saved.epoch, job.epochs)
+            _log.warning("Restarted: resuming after epoch %d of %d.", saved.epoch, job.epochs)
         return saved
 
     def _fit_epoch(self) -> None:
         epoch = self._state.epoch
-        # Each epoch's random numbers depend on nothing before it: one that is done again is the same.
+        # An epoch's random numbers depend on nothing before it, so a repeated epoch is bit-identical.
         self._nano.seed_everything(_mix(self._job.blueprint.seed, epoch, self._nano.global_rank))
         self._loader.set_epoch(epoch)
         self._run.epoch, self._run.metrics, self._run.result = epoch + 1, {}, None
@@ -181,7 +181,7 @@ class _Fitting:
             self._scheduler.step()
 
     def _check_all_used(self) -> None:
-        """Refuse parameters without a gradient: waiting for them, torch would not share those of their neighbours."""
+        """Reject parameters without a gradient: torch would wait for them and not share their neighbours'."""
         parallel: Any = self._model._module
         if getattr(parallel, "find_unused_parameters", True):  # it copes with them, or there is one worker
             return
@@ -194,7 +194,7 @@ class _Fitting:
             )
 
     def _check_same_weights(self) -> None:
-        """Refuse to go on when workers have different weights: their gradients were never shared."""
+        """Stop if workers have different weights: their gradients were not shared."""
         if not self._nano.is_distributed:
             return
         mine = torch.stack([p.detach().double().abs().sum().cpu() for p in self._inner.parameters()])
@@ -206,7 +206,7 @@ class _Fitting:
             )
 
     def _share_buffers(self) -> None:
-        """Give every worker the first one's buffers (batch-norm statistics), which are those that are saved."""
+        """Give every worker the first one's buffers (batch-norm statistics), which are the saved ones."""
         buffers = {name: buffer.cpu() for name, buffer in self._inner.named_buffers()}
         if self._nano.is_distributed and buffers:
             first = self._nano.broadcast(buffers)
@@ -214,11 +214,11 @@ class _Fitting:
                 buffer.copy_(first[name])
 
     def _keep(self, metrics: dict[str, Any]) -> None:
-        """Take down what the epoch reached; the first worker writes it."""
+        """Store the state after an epoch; the first worker writes it."""
         job = self._job
         first = self._nano.is_global_zero or self._nano.is_external
         self._state = State(
-            # The other workers need the counters alone.
+            # The other workers need only the counters.
             model=to_cpu(self._model.state_dict()) if first else None,
             optimizer=to_cpu(self._raw_optimizer.state_dict()) if first else None,
             scheduler=None if self._scheduler is None else dict(self._scheduler.state_dict()),
@@ -249,7 +249,7 @@ class _Fitting:
 
 
 def _mix(seed: int, epoch: int, rank: int) -> int:
-    """Return a seed of its own for each epoch of each worker."""
+    """Return a different seed for each epoch of each worker."""
     return random.Random(f"{seed} {epoch} {rank}").getrandbits(31)
 
 

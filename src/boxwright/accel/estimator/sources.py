@@ -1,18 +1,19 @@
 """Where batches come from: a creator, a loader, or a table; how they are shared for training and dealt for scoring.
 
-Training may repeat a few samples so that all workers take the same number of steps. Scoring never does: batches are
-dealt out whole, each to one worker, and carry their number, so that results can be put back in order.
+Training may repeat a few samples so that all workers take the same number of steps. Scoring never does: each batch
+goes whole to one worker, with its number, so that results can be put back in order.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import Any, Protocol
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from boxwright.accel.loaders import NanoLoader, can_rebuild, knows_ranks, move, seeded, settings_of
+from boxwright.accel.loaders import NanoLoader, Share, can_rebuild, knows_ranks, move, rebuild, seeded
 from boxwright.accel.nano import TorchNano
 from boxwright.core.errors import UsageError
 from boxwright.core.log import get_logger
@@ -22,10 +23,10 @@ _END = object()
 
 
 class Source(Protocol):
-    """Data on its way to a worker: small enough to be sent, opened on the other side."""
+    """Data on its way to a worker: small enough to be sent, opened there."""
 
     def open_training(self, nano: TorchNano, config: dict[str, Any]) -> NanoLoader:
-        """Return this worker's share, to be read once an epoch."""
+        """Return this worker's share, to be read once per epoch."""
         ...
 
     def open_whole(self, nano: TorchNano, config: dict[str, Any]) -> Iterator[tuple[int, Any]]:
@@ -35,10 +36,10 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Sharded:
-    """A loader that holds this worker's own part already; it is read as it is.
+    """A loader that already holds this worker's part; it is read as it is.
 
-    A data creator returns it when it has split the data itself, by rank. That each sample is in one part is then the
-    creator's word.
+    A data creator returns it when it has split the data by rank itself. The creator is then responsible for putting
+    each sample into one part.
 
     Attributes:
         loader: anything that gives batches.
@@ -64,10 +65,10 @@ class CreatorSource:
         return deal(self._create(config), nano, self.seed)
 
     def check(self, config: dict[str, Any]) -> None:
-        """Refuse before the training what could only be refused after its first epoch.
+        """Fail before the training instead of after its first epoch.
 
         Raises:
-            UsageError: there is no batch size, and the creator makes no batches of its own.
+            UsageError: there is no batch size, and the creator does not choose one either.
         """
         if self.batch_size is None:
             self._create(config)
@@ -91,7 +92,7 @@ class CreatorSource:
 
 
 def _gives_samples(loader: Any) -> bool:
-    """Return whether a loader has no batches, and nothing in it says that its items are some already."""
+    """Return whether a loader gives single samples: it has no batches, and its items don't look like batches."""
     if not isinstance(loader, DataLoader) or loader.batch_sampler is not None:
         return False
     return not isinstance(loader.dataset, IterableDataset) and not isinstance(loader.sampler, BatchSampler)
@@ -99,7 +100,7 @@ def _gives_samples(loader: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderSource:
-    """A loader that was made by the caller and is sent to the workers; its batch size is that of all together."""
+    """A loader that the caller made and that is sent to the workers; its batch size is that of all together."""
 
     loader: Any
     seed: int
@@ -130,25 +131,18 @@ def cut_batches(loader: Any, workers: int) -> Any:
     """
     if workers == 1 or not isinstance(loader, DataLoader) or loader.batch_size is None:
         return loader
-    if isinstance(loader.dataset, IterableDataset) or not can_rebuild(loader) or knows_ranks(loader.sampler):
+    if not _can_deal(loader) or knows_ranks(loader.sampler):
         return loader
-    return DataLoader(
-        loader.dataset,
-        batch_size=divide_batch(loader.batch_size, workers),
-        sampler=loader.sampler,
-        drop_last=loader.drop_last,
-        **settings_of(loader),
-    )
+    size = divide_batch(loader.batch_size, workers)
+    return rebuild(loader, batch_size=size, sampler=loader.sampler, drop_last=loader.drop_last)
 
 
 def divide_batch(batch_size: int, workers: int) -> int:
     """Return one worker's part of a batch.
 
     Raises:
-        UsageError: it is no positive number, or can't be divided evenly.
+        UsageError: it can't be divided evenly.
     """
-    if batch_size < 1:
-        raise UsageError(f"batch_size={batch_size!r} is not possible. Use at least 1.")
     if batch_size % workers:
         below = batch_size - batch_size % workers
         raise UsageError(
@@ -158,65 +152,49 @@ def divide_batch(batch_size: int, workers: int) -> int:
     return batch_size // workers
 
 
-class _EveryNth(Sampler[Any]):
-    """Every n-th entry of a sampler, none twice; drawn with the same random numbers in every worker."""
-
-    def __init__(self, entries: Any, rank: int, world_size: int, seed: int) -> None:
-        self._entries = entries
-        self._rank, self._world_size, self._seed = rank, world_size, seed
-
-    def __iter__(self) -> Iterator[Any]:
-        with seeded(self._seed):
-            drawn = list(self._entries)
-        return iter(drawn[self._rank :: self._world_size])
-
-
 def deal(loader: Any, nano: TorchNano, seed: int) -> Iterator[tuple[int, Any]]:
     """Yield this worker's batches of the whole set with their numbers: batch k goes to worker k modulo n.
 
-    A plain `DataLoader` reads only its worker's samples. What can't be rebuilt is read by every worker, which keeps
-    its own batches.
+    A plain `DataLoader` reads only its worker's samples. A loader that can't be rebuilt is read by every worker, which
+    keeps its own batches.
 
     Raises:
         UsageError: the loader's sampler has split the data by rank, and may have padded it.
     """
-    rank, size = nano.global_rank, nano.world_size
+    rank, workers = nano.global_rank, nano.world_size
+    first, step = 0, 1
+    repeatable: AbstractContextManager[None] = nullcontext()
     if isinstance(loader, Sharded):
-        for number, batch in enumerate(loader.loader):
-            yield number * size + rank, move(batch, nano.device)
-        return
-    if size == 1:
-        for number, batch in enumerate(loader):
-            yield number, move(batch, nano.device)
-        return
-    ours: Iterable[Any]
-    if isinstance(loader, DataLoader) and (knows_ranks(loader.sampler) or knows_ranks(loader.batch_sampler)):
+        loader = loader.loader
+    elif workers > 1 and isinstance(loader, DataLoader) and any(map(knows_ranks, _samplers(loader))):
         raise UsageError(
             "The loader's sampler is split by rank already, and such samplers repeat samples until all workers have as "
             "many: they would count twice. Give a loader over the whole set, or wrap one without repeats in Sharded()."
         )
-    if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset) and can_rebuild(loader):
-        ours = _rebuild(loader, rank, size, seed)
-    else:
+    elif workers > 1 and isinstance(loader, DataLoader) and _can_deal(loader):
+        sampler, batch_sampler = _samplers(loader)
+        own = Share(batch_sampler or sampler, rank, workers, seed, repeat=False)
+        # Without a batch sampler the data set gives whole batches.
+        chooser = {"batch_sampler": own} if batch_sampler is not None else {"batch_size": None, "sampler": own}
+        loader = rebuild(loader, **chooser)
+    elif workers > 1:
         _log.info("A %s can't be split: every worker reads all of it and keeps its own batches.", type(loader).__name__)
-        with seeded(seed):
-            for number, batch in islice(enumerate(loader), rank, None, size):
-                yield number, move(batch, nano.device)
-        return
-    for number, batch in enumerate(ours):
-        yield number * size + rank, move(batch, nano.device)
+        first, step, repeatable = rank, workers, seeded(seed)
+    with repeatable:
+        for number, batch in zip(count(rank, workers), islice(loader, first, None, step), strict=False):
+            yield number, move(batch, nano.device)
 
 
-def _rebuild(loader: DataLoader[Any], rank: int, size: int, seed: int) -> DataLoader[Any]:
-    kept = settings_of(loader)
-    if loader.batch_sampler is None:  # no batching: the data set gives whole batches
-        return DataLoader(loader.dataset, batch_size=None, sampler=_EveryNth(loader.sampler, rank, size, seed), **kept)
-    own: BatchSampler = _EveryNth(loader.batch_sampler, rank, size, seed)  # type: ignore[assignment]
-    return DataLoader(loader.dataset, batch_sampler=own, **kept)
+def _samplers(loader: DataLoader[Any]) -> tuple[Any, Any]:
+    return loader.sampler, loader.batch_sampler
+
+
+def _can_deal(loader: DataLoader[Any]) -> bool:
+    return not isinstance(loader.dataset, IterableDataset) and can_rebuild(loader)
 
 
 def in_step(nano: TorchNano, loader: NanoLoader) -> Iterator[Any]:
-    """Yield batches as long as every worker has one: none is left waiting in a collective for another."""
+    """Yield batches as long as every worker has one, so that no worker waits in a collective for another."""
     if not nano.is_distributed:
         yield from loader
         return
@@ -230,7 +208,7 @@ def in_step(nano: TorchNano, loader: NanoLoader) -> Iterator[Any]:
         have = torch.tensor([float(batch is not _END)], device=nano.device)
         if int(nano.all_reduce(have, "sum")) < nano.world_size:
             if batch is not _END:
-                _log.warning("The epoch ends after %d steps: a worker has no batch left, this one has.", number)
+                _log.warning("The epoch ends after %d steps: another worker has no batch left, this one has.", number)
             return
         yield batch
 

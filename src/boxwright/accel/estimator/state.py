@@ -1,4 +1,4 @@
-"""What training has reached: weights, optimizer, scheduler and counters. The caller keeps it, a worker saves it."""
+"""The state of a training: weights, optimizer, scheduler and counters. The caller keeps it, a worker saves it."""
 
 import json
 import pickle
@@ -19,7 +19,7 @@ _FORMAT = "boxwright.estimator.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """Where training stands.
+    """The state of a training.
 
     Attributes:
         model: the weights by name; None before there are any.
@@ -42,13 +42,13 @@ class State:
     run: str = ""
 
     def save(self, place: str) -> None:
-        """Write it, whole or not at all; the file that was there is kept as the previous one.
+        """Write it atomically; the old file is kept as the previous one.
 
         Raises:
             CheckpointError: it could not be written.
         """
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        # As text: a checkpoint is read without running code, and a user's metric may give values of any class.
+        # As text: loading a checkpoint runs no code, and a user's metric may return values of any class.
         values["stats"] = json.dumps(self.stats, default=repr)
         with to_write(place) as path:
             save_checkpoint(path, {"format": _FORMAT, **values})
@@ -58,13 +58,13 @@ class State:
         """Return what `save` wrote.
 
         Raises:
-            CheckpointError: there is no such file, it is damaged, or it is none of an estimator's.
+            CheckpointError: there is no such file, it is damaged, or not an estimator's.
         """
         with to_read(place) as path:
             saved = load_checkpoint(path)
         if saved.get("format") != _FORMAT:
             raise CheckpointError(
-                f"{place!r} is no checkpoint of an estimator's training. Weights alone are read by load()."
+                f"{place!r} is not a checkpoint of an estimator's training. Weights alone are read by load()."
             )
         return cls(**{f.name: saved[f.name] for f in fields(cls)} | {"stats": json.loads(saved["stats"])})
 
