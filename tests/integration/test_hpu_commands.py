@@ -197,7 +197,7 @@ def test_a_plugin_that_torch_loads_knows_the_settings_and_those_of_a_run_that_go
         ("--use_hpu --noresize multiscale true", "--noresize means multiscale=False, and multiscale is given too"),
         ("--use_hpu --warmup-steps 2 steps 5", "leaves out the first steps by itself"),
         ("--use_hpu", "needs habana_frameworks, which is not installed"),
-        ("--use_lazy_mode", "lazy=True means nothing to device='cpu'"),
+        ("--use_lazy_mode", "lazy=True does not apply to device='cpu'"),
     ],
 )
 def test_flags_that_contradict_each_other_are_refused(

@@ -1,4 +1,4 @@
-"""What all processes of a run decide together, at the same step, without waiting for each other."""
+"""Decisions that all processes of a run take at the same step."""
 
 from datetime import timedelta
 from typing import Any
@@ -12,10 +12,10 @@ _TIMEOUT = timedelta(minutes=5)
 
 
 class Agreement:
-    """Whole numbers of which every process learns the highest that any has proposed.
+    """All-reduces integers with MAX, overlapped with the step.
 
-    Call `propose` in every process before the work of a step, `result` after it: the exchange goes on beside that work,
-    so it costs no time of its own. One process alone agrees with itself.
+    Call `propose` in every process before the work of a step, `result` after it: the exchange runs beside that work. In
+    a single process the result is the proposal.
 
     Example:
         >>> agreement = Agreement(TorchNano())
@@ -26,7 +26,7 @@ class Agreement:
 
     def __init__(self, nano: TorchNano) -> None:
         self._together = nano.is_distributed
-        # The numbers stay in host memory: asking a device for them would stop it in its work.
+        # The numbers stay in host memory: reading them from a device would stall it.
         self._group: Any = None
         if self._together and distributed.get_backend() != "gloo":
             self._group = distributed.new_group(backend="gloo", timeout=_TIMEOUT)
@@ -34,7 +34,7 @@ class Agreement:
         self._exchange: Any = None
 
     def propose(self, *numbers: int) -> None:
-        """Say what this process wants; every process must propose as many numbers."""
+        """Start the exchange; every process must propose the same count of numbers."""
         self._numbers = torch.tensor(numbers, dtype=torch.int64)
         if self._together:
             self._exchange = distributed.all_reduce(
@@ -42,7 +42,7 @@ class Agreement:
             )
 
     def result(self) -> tuple[int, ...]:
-        """Return the highest numbers that were proposed, the same in every process."""
+        """Return the highest proposed numbers, the same in every process."""
         if self._exchange is not None:
             self._exchange.wait()
             self._exchange = None

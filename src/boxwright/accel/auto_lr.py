@@ -1,4 +1,4 @@
-"""`auto_lr`: learning rates multiplied by the number of processes, at once or over a warm-up, and schedulers told."""
+"""`auto_lr`: learning rates and schedules multiplied by the number of processes, at once or over a warm-up."""
 
 import math
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ _SCHEDULER_RATES = ("base_lrs", "max_lrs", "eta_min")
 
 
 def scale_rates(optimizers: Sequence[Optimizer], schedulers: Sequence[Any], factor: float) -> None:
-    """Multiply the rates of optimizers and those that their schedulers start from and lead to.
+    """Multiply the rates of optimizers, and the rates that their schedulers start from and lead to.
 
-    A scheduler that has been told gives `factor` times the curve that it would have given.
+    A scaled scheduler gives `factor` times its original curve.
 
     Example:
         >>> import torch
@@ -41,7 +41,7 @@ def scale_rates(optimizers: Sequence[Optimizer], schedulers: Sequence[Any], fact
 
 
 class WarmupTo:
-    """The factor of a step on its way from 1 to `factor`; a class, because it travels to other processes."""
+    """The factor of a step on the way from 1 to `factor`; a class, because it is pickled."""
 
     def __init__(self, factor: float, steps: int) -> None:
         self._factor, self._steps = factor, steps
@@ -54,19 +54,19 @@ class WarmupTo:
 class ScaleRate(Callback):
     """Scales learning rates once before training starts.
 
-    Without a warm-up, schedulers are told. A warm-up is a scheduler of its own, as visible as any: it is in the
-    trainer's list, in checkpoints and in what LearningRateMonitor logs. Beside a scheduler of the user's it is refused,
-    because two can't set one rate.
+    Without a warm-up, schedulers are scaled too. A warm-up is a scheduler like any other: in the trainer's list, in
+    checkpoints and in what LearningRateMonitor logs. It can't be combined with a scheduler of the user's, because two
+    can't set one rate.
     """
 
     def __init__(self, factor: float, warmup_epochs: float = 0.0) -> None:
         self._factor, self._warmup_epochs = factor, warmup_epochs
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Scale the rates, or put a warm-up in place.
+        """Scale the rates, or add a warm-up.
 
         Raises:
-            UsageError: a warm-up can't be had.
+            UsageError: a warm-up is not possible.
         """
         configs = trainer.lr_scheduler_configs
         if not self._warmup_epochs:
@@ -80,10 +80,10 @@ class ScaleRate(Callback):
                 "into that scheduler, or use auto_lr=True, which scales it as a whole."
             )
         if not pl_module.automatic_optimization:
-            raise UsageError(f"{asked} needs automatic optimization: a loop of its own must step its scheduler itself.")
-        trainer.fit_loop.setup_data()  # otherwise it comes later, and the number of batches with it
+            raise UsageError(f"{asked} needs automatic optimization: a manual loop must step its scheduler itself.")
+        trainer.fit_loop.setup_data()  # otherwise the number of batches is known only later
         if math.isinf(trainer.num_training_batches):
-            raise UsageError(f"{asked}, but nobody knows how long an epoch of this data is. Use auto_lr=True.")
+            raise UsageError(f"{asked}, but the length of an epoch of this data is unknown. Use auto_lr=True.")
         each = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
         steps = max(1, round(self._warmup_epochs * each))
         trainer.strategy.lr_scheduler_configs = [

@@ -10,10 +10,10 @@ from boxwright.devices.base import Device
 
 
 def all_reduce(value: Tensor, reduce_op: str, world_size: int, device: Device, place: torch.device) -> Tensor:
-    """Return the mean or sum of a tensor over all processes, where it was; the given tensor stays as it is.
+    """Return the mean or sum of a tensor over all processes, on its own device; the argument is unchanged.
 
     Raises:
-        UsageError: it is neither of them.
+        UsageError: `reduce_op` is neither of them.
     """
     if reduce_op not in ("mean", "sum"):
         raise UsageError(f"Unknown reduce_op {reduce_op!r}. Choose from: mean, sum.")
@@ -24,7 +24,7 @@ def all_reduce(value: Tensor, reduce_op: str, world_size: int, device: Device, p
 
 
 def add_up(value: Tensor, device: Device, place: torch.device, group: Any = None) -> Tensor:
-    """Return the sum of a tensor over all processes, where it was. Tensors of the host travel over the device."""
+    """Return the sum of a tensor over all processes, on its own device; host tensors are sent from the accelerator."""
     if value.dtype is torch.int64 and not device.reduces_int64:
         return _add_up_pieces(value, place, group)
     total = value.detach().to(place, copy=True)
@@ -33,7 +33,7 @@ def add_up(value: Tensor, device: Device, place: torch.device, group: Any = None
 
 
 def _add_up_pieces(value: Tensor, place: torch.device, group: Any) -> Tensor:
-    """Return the exact sum of 64-bit numbers, by pieces of 16 bits whose sums fit into 32, of up to 32768 processes."""
+    """Return the exact sum of 64-bit integers, in 16-bit pieces whose sums fit into 32 bits for 32768 processes."""
     numbers = value.detach().cpu()
     pieces = torch.stack([numbers >> 48, *((numbers >> shift) & 0xFFFF for shift in (32, 16, 0))]).int().to(place)
     distributed.all_reduce(pieces, group=group)
@@ -43,7 +43,7 @@ def _add_up_pieces(value: Tensor, place: torch.device, group: Any) -> Tensor:
 
 
 def all_gather(value: Any, world_size: int, place: torch.device) -> Any:
-    """Return every process's tensor stacked, where it was, or for other values the list of them."""
+    """Return every process's tensor stacked, on its own device, or for other values a list."""
     if world_size == 1:
         return value
     if not isinstance(value, Tensor):

@@ -1,4 +1,4 @@
-"""An engine for a whole program: `init_context` starts Spark or Ray or connects to it, `stop_context` ends it again."""
+"""An engine for a whole program: `init_context` starts Spark or Ray or connects to it, `stop_context` stops it."""
 
 import re
 from collections.abc import Mapping
@@ -13,15 +13,15 @@ ClusterMode = Literal["local", "standalone", "yarn-client", "k8s-client", "ray"]
 """`local`: Spark on this machine. `standalone`, `yarn-client`, `k8s-client`: Spark on a cluster. `ray`: Ray."""
 
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_open: list["Context"] = []  # at most one: the engines themselves know no more than one a process
+_open: list["Context"] = []  # at most one: the engines allow one per process
 
 
 class Context:
-    """An engine that is running for this program; leaving the `with` block or `stop()` ends it.
+    """An engine that runs for this program; leaving the `with` block or `stop()` stops it.
 
     Attributes:
-        cluster_mode: as it was asked for.
-        strategy: what `TorchNano`, `Trainer` and `train` call it: "spark" or "ray".
+        cluster_mode: as requested.
+        strategy: its name for `TorchNano`, `Trainer` and `train`: "spark" or "ray".
     """
 
     def __init__(self, cluster_mode: ClusterMode, strategy: str, stack: ExitStack) -> None:
@@ -36,7 +36,7 @@ class Context:
         self.stop()
 
     def stop(self) -> None:
-        """End what was started; a second call does nothing."""
+        """Stop what was started; a second call does nothing."""
         if self in _open:
             _open.remove(self)
         self._stack.close()
@@ -52,20 +52,19 @@ def init_context(
 ) -> Context:
     """Start an engine, or connect to one, for launches with strategy "spark" or "ray".
 
-    A session or a `ray.init` that the program has already is used, if it is what was asked for, and left running by
-    `stop_context`. YARN and
-    Kubernetes are reached by the same code as a standalone master, but that is not tested.
+    An existing session or `ray.init` of the program is used if it matches the request, and `stop_context` leaves it
+    running. YARN and Kubernetes use the same code as a standalone master, but are not tested.
 
     Args:
         cluster_mode: which engine, and where.
         cores: of this machine, or of each node of a cluster; "*" for all.
-        memory: of each node's executor, or what Ray may promise to tasks, such as "4g"; None for the engine's choice.
-        num_nodes: how many executors a cluster gives; None for the cluster's own choice.
+        memory: of each node's executor, or what Ray may give to tasks, such as "4g"; None for the engine's default.
+        num_nodes: how many executors of a cluster to use; None for the cluster's default.
         address: of the Spark master, of the Kubernetes API or of the Ray cluster.
         settings: more of Spark's settings, by their names.
 
     Raises:
-        UsageError: a choice is unknown or does not belong to the mode, or a context is open.
+        UsageError: a choice is unknown or does not apply to the mode, or a context is open already.
         MissingDependencyError: the engine is not installed.
     """
     if _open:
@@ -95,7 +94,7 @@ def init_context(
 
 
 def stop_context() -> None:
-    """End what `init_context` started; without an open context nothing happens."""
+    """Stop what `init_context` started; does nothing without an open context."""
     while _open:
         _open[-1].stop()
 
@@ -111,7 +110,7 @@ def _plan_spark(
     if cores != "*":
         settings["spark.executor.cores"] = str(cores)
     elif mode != "standalone":
-        raise UsageError(f"cluster_mode={mode!r} can't know how many cores a node has. Say cores=4, for instance.")
+        raise UsageError(f"cluster_mode={mode!r} can't know how many cores a node has. Give cores, such as cores=4.")
     if mode == "standalone":
         if num_nodes is not None:
             if cores == "*":
@@ -136,14 +135,14 @@ def _with_scheme(scheme: str, mode: str, address: str | None) -> str:
 def _refuse(mode: str, **given: object) -> None:
     for name, value in given.items():
         if value is not None:
-            raise UsageError(f"{name}={value!r} says nothing to cluster_mode={mode!r}. Leave it out.")
+            raise UsageError(f"{name}={value!r} does not apply to cluster_mode={mode!r}. Leave it out.")
 
 
 def _parse_bytes(text: str) -> int:
     """Return a size in bytes.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not a size.
 
     Example:
         >>> _parse_bytes("2g")
@@ -151,5 +150,5 @@ def _parse_bytes(text: str) -> int:
     """
     found = re.fullmatch(r"([0-9]+)([kmgt])b?", str(text).strip().lower())
     if found is None:
-        raise UsageError(f"memory={text!r} can't be read. Write it with its unit, as '4g' or '512m'.")
+        raise UsageError(f"memory={text!r} can't be read. Give it with a unit, such as '4g' or '512m'.")
     return int(found[1]) * _UNITS[found[2]]

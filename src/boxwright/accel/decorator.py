@@ -1,4 +1,4 @@
-"""`@nano`: a plain training function in several processes, its `loss.backward()` as written."""
+"""`@nano`: a plain training function in several processes, its `loss.backward()` unchanged."""
 
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
@@ -17,8 +17,8 @@ Arguments = ParamSpec("Arguments")
 def nano(**settings: Any) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
     """Return a decorator that runs a plain training function in several processes.
 
-    Models, optimizers and loaders among its arguments, by position or keyword, go through `setup`; `loss.backward()`
-    stays as written. Takes the settings of `TorchNano`.
+    Models, optimizers and loaders among its arguments go through `setup`; `loss.backward()` stays as it is. Takes the
+    settings of `TorchNano`.
 
     Raises:
         UsageError: precision is 16, whose loss must be scaled; that needs `TorchNano.backward`.
@@ -53,7 +53,7 @@ def nano(**settings: Any) -> Callable[[Callable[Arguments, Result]], Callable[Ar
 
 
 def _call_ready(runner: TorchNano, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Set up what the function was given, and call it."""
+    """Set up the function's arguments, and call it."""
     values = [*args, *kwargs.values()]
     models = [v for v in values if isinstance(v, nn.Module)]
     optimizers = [v for v in values if isinstance(v, Optimizer)]

@@ -1,4 +1,4 @@
-"""The moving average of a model's weights: smoother than the weights themselves, and what is evaluated and saved."""
+"""The moving average of a model's weights, which is evaluated and saved."""
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -14,9 +14,9 @@ Move = Callable[[Sequence[Tensor], Sequence[Tensor], float], None]
 class WeightAverage:
     """Follows a model: after each step every float parameter and buffer moves towards the model's.
 
-    The average of a model in bf16 or fp16 is kept in fp32: such a small step would be rounded away.
-    `ramp` sets how fast the decay nears `base`: a run of few steps needs a short one, or the average stays at the
-    start. `move` moves the tensors, in the way that is quick on the device (`Device.average`).
+    The average of a model in bf16 or fp16 is kept in fp32, where such small steps are not rounded away. `ramp` sets how
+    fast the decay approaches `base`; a short run needs a small one, or the average stays near the initial weights.
+    `move` updates the tensors in the way that is fast on the device (`Device.average`).
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Move every float tensor to decay · average + (1 - decay) · model; whole numbers are copied."""
+        """Move every float tensor to decay · average + (1 - decay) · model; integers are copied."""
         self.steps += 1
         decay = ema_decay(self.steps, base=self._base, ramp=self._ramp)
         ours: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""Intel's extension for PyTorch, where it is installed and fits. It ended with 2.8; its gains live on in torch."""
+"""Intel's extension for PyTorch, if a fitting release is installed. 2.8 was its last; torch has its optimisations."""
 
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -15,7 +15,7 @@ _log = get_logger(__name__)
 
 
 def decide(wanted: bool) -> bool:
-    """Return whether to use the extension; say in one line what happens instead if it can't be used."""
+    """Return whether to use the extension; if it can't be used, log what happens instead."""
     if not wanted:
         return False
     ours = ".".join(version("torch").split("+")[0].split(".")[:2])
@@ -23,7 +23,7 @@ def decide(wanted: bool) -> bool:
         theirs = ".".join(version("intel-extension-for-pytorch").split("+")[0].split(".")[:2])
     except PackageNotFoundError:
         theirs = ""
-    # Importing a release made for another torch ends the interpreter, so the versions are compared first.
+    # Importing a release for another torch kills the interpreter, so compare the versions first.
     if theirs == ours:
         return True
     why = f"is {theirs} and does not fit torch {ours}" if theirs else "is not installed"

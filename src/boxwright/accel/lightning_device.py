@@ -1,4 +1,4 @@
-"""Devices of ours in Lightning's own terms, also those that it does not know."""
+"""Our devices and processes in Lightning's terms, including devices that Lightning does not know."""
 
 from collections.abc import Mapping, MutableMapping
 from contextlib import ExitStack
@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
+from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch import Trainer as LightningTrainer
@@ -26,14 +27,20 @@ from boxwright.devices.base import Device
 from boxwright.devices.options import DeviceOptions
 from boxwright.launchers.external import from_environment
 
-_TRUE = {Precision.FP64: "64-true", Precision.FP32: "32-true", Precision.BF16_TRUE: "bf16-true"}
+_NAMES = {
+    Precision.FP64: "64-true",
+    Precision.FP32: "32-true",
+    Precision.FP16: "16-mixed",
+    Precision.BF16: "bf16-mixed",
+    Precision.BF16_TRUE: "bf16-true",
+}
 
 
 def find_device(accelerator: Any, options: DeviceOptions | None = None) -> Device | None:
-    """Return our device of that name, or of the one that "gpu" and "auto" mean here; None for the CPU and the unknown.
+    """Return our device of that name, or the one that "gpu" and "auto" mean here; None for the CPU and unknown names.
 
     Raises:
-        UsageError: there is no such device here, an option means nothing to it, or it should compile.
+        UsageError: there is no such device here, an option does not apply to it, or it should compile.
     """
     options = options or DeviceOptions()
     if options.compile:
@@ -68,12 +75,12 @@ def lightning_knows(name: str) -> bool:
 def count_processes(
     device: Device, num_processes: int | None, strategy: Any, settings: MutableMapping[str, Any]
 ) -> tuple[int, str]:
-    """Return how many processes we start, and by which argument Lightning starts them itself, if it does.
+    """Return how many processes we start, and the argument by which Lightning starts them itself, if it does.
 
-    `devices` and `num_nodes` are taken out of Lightning's settings where they are for us.
+    Removes `devices` and `num_nodes` from Lightning's settings if they are for us.
 
     Raises:
-        UsageError: an argument can't be had on this device, or two contradict each other.
+        UsageError: an argument does not work on this device, or two contradict each other.
     """
     started = (from_environment() or World.single()).world_size
     if started > 1 and not lightning_knows(device.name):
@@ -95,7 +102,7 @@ def count_processes(
 
 
 def _find_foreign(device: Device, strategy: Any, settings: Mapping[str, Any]) -> str:
-    """Return the argument that only Lightning can follow, empty where there is none."""
+    """Return the argument that only Lightning can handle, or an empty text."""
     found = ""
     if strategy is not None:
         found = f"strategy={strategy!r}"
@@ -106,13 +113,13 @@ def _find_foreign(device: Device, strategy: Any, settings: Mapping[str, Any]) ->
     if found and not lightning_knows(device.name):
         raise UsageError(
             f"{found} is Lightning's, and Lightning does not know device={device.name!r}. Leave it out: "
-            "num_processes starts one process a device on this machine."
+            "num_processes starts one process per device on this machine."
         )
     return found
 
 
 def _names_some(devices: Any) -> bool:
-    """Return whether these are numbers of certain devices, and not a count of them."""
+    """Return whether these are the numbers of particular devices, not a count."""
     return isinstance(devices, (list, tuple)) or (isinstance(devices, str) and "," in devices)
 
 
@@ -120,7 +127,7 @@ def read_devices(devices: Any, there: int) -> int:
     """Return how many devices Lightning's `devices` means.
 
     Raises:
-        UsageError: it means none, or some that are not the first ones.
+        UsageError: it means no device, or others than the first ones.
 
     Example:
         >>> read_devices("auto", 8), read_devices(2, 8), read_devices("3", 8), read_devices([0, 1], 8)
@@ -134,17 +141,17 @@ def read_devices(devices: Any, there: int) -> int:
         if numbers and numbers == [str(number) for number in range(len(numbers))]:
             return len(numbers)
         raise UsageError(
-            f"devices={devices!r}: a process gets the device of its own number, so they are the first ones. "
-            f"Say how many, such as devices={max(1, len(numbers))}."
+            f"devices={devices!r}: each process gets the device of its own number, so only the first ones can be used. "
+            f"Give a count, such as devices={max(1, len(numbers))}."
         )
     count = int(devices) if isinstance(devices, str) and devices.strip().isdigit() else devices
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise UsageError(f"devices={devices!r} can't be read. Say how many, or 'auto' for all {there}.")
+        raise UsageError(f"devices={devices!r} can't be read. Give a count, or 'auto' for all {there}.")
     return count
 
 
 def settings_for(device: Device, precision: Precision, *, processes: int, local_rank: int = 0) -> dict[str, Any]:
-    """Return what Lightning's Trainer needs to run on a device of ours, in one process or as one of several."""
+    """Return the settings with which Lightning's Trainer runs on a device of ours, alone or as one of several."""
     place = device.place(local_rank)
     strategy = _Parallel(device) if processes > 1 else SingleDeviceStrategy(device=place)
     known = lightning_knows(device.name)
@@ -157,17 +164,56 @@ def settings_for(device: Device, precision: Precision, *, processes: int, local_
     }
 
 
-def precision_settings(precision: Precision, device: Device) -> dict[str, Any]:
-    """Return what gives Lightning's Trainer a precision on a device of ours."""
-    if precision not in (Precision.FP16, Precision.BF16):
-        return {"precision": _TRUE[precision]}
-    # Handed over, its own plugin does what it says: asked for "16-mixed" on a CPU, Lightning would compute in bf16.
+def precision_settings(precision: Precision, device: Device | None) -> dict[str, Any]:
+    """Return what gives Lightning's Trainer a precision on a device of ours; None for one that only it knows."""
+    if device is None or precision not in (Precision.FP16, Precision.BF16):
+        return {"precision": _NAMES[precision]}
+    # As a plugin it is exact: asked for "16-mixed" on a CPU, Lightning would compute in bf16.
     name: Literal["16-mixed", "bf16-mixed"] = "16-mixed" if precision is Precision.FP16 else "bf16-mixed"
     return {"plugins": [MixedPrecision(name, device.name, device.make_scaler(precision))]}
 
 
+class StartedProcesses(ClusterEnvironment):
+    """Tells Lightning that the processes are already running, and which one this is."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    creates_processes_externally = True
+    main_address = property(lambda self: self._world.master_addr)
+    main_port = property(lambda self: self._world.master_port)
+
+    @staticmethod
+    def detect() -> bool:
+        """Return False: the trainer passes it."""
+        return False
+
+    def world_size(self) -> int:
+        """Return how many processes there are."""
+        return self._world.world_size
+
+    def set_world_size(self, size: int) -> None:
+        """Ignore it: the number is given."""
+
+    def global_rank(self) -> int:
+        """Return this process's rank."""
+        return self._world.rank
+
+    def set_global_rank(self, rank: int) -> None:
+        """Ignore it: the rank is given."""
+
+    def local_rank(self) -> int:
+        """Return this process's rank on its machine."""
+        return self._world.local_rank
+
+    def node_rank(self) -> int:
+        """Return the number of its machine."""
+        return self._world.node_rank
+
+
 class DeviceRules(Callback):
-    """Sets what the device wants for a run, in each of its processes, and tells it where a step's halves end."""
+    """Applies the device's settings for a run in each of its processes, and calls `end_of_step` where due."""
 
     def __init__(self, device: Device, precision: Precision) -> None:
         self._device, self._precision = device, precision
@@ -176,11 +222,11 @@ class DeviceRules(Callback):
     def setup(self, trainer: LightningTrainer, pl_module: LightningModule, stage: str) -> None:  # noqa: ARG002
         """Begin a run: a fit, or a validation, test or prediction by itself."""
         self._run = ExitStack()
-        # Whether kernels are tried out is for Lightning's `benchmark` to say.
+        # Lightning's `benchmark` decides whether kernels are tuned.
         self._run.enter_context(self._device.working(self._precision, tune=False))
 
     def teardown(self, trainer: LightningTrainer, pl_module: LightningModule, stage: str) -> None:  # noqa: ARG002
-        """End it, with everything put back."""
+        """End it, with all settings restored."""
         self._leave()
 
     def on_exception(self, *_: Any) -> None:
@@ -193,7 +239,7 @@ class DeviceRules(Callback):
             self._run = None
 
     def on_fit_start(self, trainer: LightningTrainer, pl_module: LightningModule) -> None:  # noqa: ARG002
-        """Follow the optimizers."""
+        """Watch the optimizers' steps."""
         for optimizer in trainer.optimizers:
             optimizer.register_step_post_hook(self._end)
 
@@ -207,17 +253,17 @@ class DeviceRules(Callback):
 
 def _make_accelerator(device: Device, place: torch.device) -> Accelerator:
     class OurAccelerator(Accelerator):
-        """The device, for Lightning's questions; it asks them of the class."""
+        """The device as Lightning sees it; a class, because Lightning calls its static methods."""
 
         def setup_device(self, device: torch.device) -> None:
-            """Leave it: it was placed."""
+            """Do nothing: the device is set already."""
 
         def get_device_stats(self, device: Any) -> dict[str, Any]:  # noqa: ARG002
-            """Return nothing: there is no common measure."""
+            """Return no statistics: devices have none in common."""
             return {}
 
         def teardown(self) -> None:
-            """Leave it."""
+            """Do nothing."""
 
         @staticmethod
         def parse_devices(devices: int | str) -> int:
@@ -226,7 +272,7 @@ def _make_accelerator(device: Device, place: torch.device) -> Accelerator:
 
         @staticmethod
         def get_parallel_devices(devices: int) -> list[torch.device]:
-            """Return this process's place as often as there are processes: it is never asked for another's."""
+            """Return this process's device once per process: Lightning never uses another's."""
             return [place] * devices
 
         @staticmethod
@@ -265,12 +311,12 @@ class _Parallel(DDPStrategy):
         self._our_device.join_group(self.root_device, self._timeout)
 
     def determine_ddp_device_ids(self) -> Any:
-        """Return what the device wants there, as the numbers that Lightning's barrier needs."""
+        """Return the device's choice as numbers, which Lightning's barrier needs."""
         places = self._our_device.parallel_devices(self.root_device)
         return None if places is None else [place.index for place in places]
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """Return the mean or sum over all processes, by a sum: not every collective knows a mean."""
+        """Return the mean or sum over all processes, by a sum: not every collective has a mean."""
         mean = reduce_op in ("mean", "avg", None)
         if not isinstance(tensor, Tensor):
             return tensor
@@ -282,7 +328,7 @@ class _Parallel(DDPStrategy):
 
 
 def _narrow(tensor: Tensor) -> Tensor:
-    """Return whole numbers in 32 bits.
+    """Return integers in 32 bits.
 
     Raises:
         UsageError: they don't fit.

@@ -33,7 +33,7 @@ from boxwright.accel.module import (
     model_dtype,
     scale_rate,
 )
-from boxwright.accel.plan import Plan, Request
+from boxwright.accel.plan import Plan, Request, one_of
 from boxwright.accel.strategy import make_launcher
 from boxwright.core import catalogue
 from boxwright.core.cpu import read_cpu
@@ -112,8 +112,8 @@ class TorchNano:
         launcher: Launcher | None = None
         if strategy is not None and not isinstance(strategy, str):
             launcher, strategy = strategy, strategy.name
-        strategy = _one_of("strategy", strategy, "distributed_backend", distributed_backend)
-        device = _one_of("device", device, "accelerator", accelerator) or "cpu"
+        strategy = one_of("strategy", strategy, "distributed_backend", distributed_backend)
+        device = one_of("device", device, "accelerator", accelerator) or "cpu"
         self._device: Device = catalogue.load("device", device)(device_options)
         self._external = from_environment() or World.single()
         wanted = self._external.local_world_size if self.is_external else num_processes
@@ -432,9 +432,3 @@ def _launch_first(train: Callable[..., Any]) -> Callable[..., Any]:
 
 def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-def _one_of(name: str, value: str | None, other: str, alias: str | None) -> str | None:
-    if value is not None and alias is not None and value != alias:
-        raise UsageError(f"{name}={value!r} and {other}={alias!r} mean the same thing. Give one of them.")
-    return value if value is not None else alias

@@ -1,4 +1,4 @@
-"""Batch-norm statistics of several processes, each of which has seen other images."""
+"""Batch-norm statistics of several processes, each of which has seen different images."""
 
 import torch
 from torch import nn
@@ -8,15 +8,15 @@ from boxwright.accel.nano import TorchNano
 
 @torch.no_grad()
 def average_norms(nano: TorchNano, *networks: nn.Module, leave: tuple[str, ...] = ()) -> None:
-    """Give every process the mean of all processes' running means and variances, in all networks at once.
+    """Average the running means and variances of all networks over all processes.
 
-    What the published recipe does before it scores. Weights and biases are the same in every process already, because
-    gradients are shared; the statistics are not.
+    The published recipe does it before scoring. Weights are equal in every process, because gradients are shared; the
+    statistics are not.
 
     Args:
-        nano: who the processes are; one alone has nothing to do.
+        nano: the processes; a single one has nothing to do.
         networks: the same ones in every process.
-        leave: the starts of names that stay as they are (frozen parts).
+        leave: prefixes of names to leave unchanged (frozen parts).
     """
     if not nano.is_distributed:
         return

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from boxwright.core import catalogue
 from boxwright.core.cpu import Cpu
@@ -14,6 +14,8 @@ from boxwright.devices.support import DeviceFacts, cpu_support
 from boxwright.launchers.allocator import Allocator
 from boxwright.launchers.base import WorkerSpec
 from boxwright.launchers.placement import ELSEWHERE, make_workers, make_workers_anywhere
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +189,17 @@ class Plan:
             channels_last=request.channels_last,
             notes=tuple(notes),
         )
+
+
+def one_of(name: str, value: T | None, other: str, alias: T | None) -> T | None:
+    """Return the value of a setting that has two names.
+
+    Raises:
+        UsageError: both are given, with different values.
+    """
+    if value is not None and alias is not None and value != alias:
+        raise UsageError(f"{name}={value!r} and {other}={alias!r} mean the same thing. Give one of them.")
+    return value if value is not None else alias
 
 
 def _check_processes(request: Request, facts: DeviceFacts, processes: int, strategy: str) -> None:

@@ -1,4 +1,4 @@
-"""The recipe's curves: the learning rate of a step and the decay of the weights' moving average. Pure functions."""
+"""The recipe's curves: the learning rate of a step, and the decay of the weights' moving average."""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class WarmupCosine:
         total_steps: all steps of the run.
         warmup_steps: steps until `base_lr` is reached.
         flat_steps: steps at the end at the lowest rate.
-        lowest: the lowest rate as a part of `base_lr`.
+        lowest: the lowest rate as a fraction of `base_lr`.
         start_lr: the rate at step 0.
 
     Example:
@@ -52,7 +52,7 @@ class WarmupCosine:
 
 
 def ema_decay(step: int, *, base: float = 0.9998, ramp: float = 2000.0) -> float:
-    """Return how much of the moving average stays at a step, counted from 1; it starts near 0 and nears `base`.
+    """Return the decay of the moving average at a step, counted from 1; it rises from near 0 to `base`.
 
     Example:
         >>> round(ema_decay(2000), 6)

@@ -1,4 +1,4 @@
-"""Lightning's Trainer with our launchers, pinned cores and honest precisions."""
+"""Lightning's Trainer with our launchers, pinned cores and exact precisions."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch import Trainer as LightningTrainer
 from lightning.pytorch.strategies import DDPStrategy
@@ -18,12 +17,13 @@ from boxwright.accel import ipex
 from boxwright.accel.auto_lr import ScaleRate
 from boxwright.accel.lightning_device import (
     DeviceRules,
+    StartedProcesses,
     count_processes,
     find_device,
     precision_settings,
     settings_for,
 )
-from boxwright.accel.plan import Plan, Request
+from boxwright.accel.plan import Plan, Request, one_of
 from boxwright.accel.strategy import make_launcher
 from boxwright.core import catalogue
 from boxwright.core.cpu import read_cpu
@@ -37,76 +37,30 @@ from boxwright.launchers.allocator import read_allocator
 from boxwright.launchers.base import Launcher
 
 _log = get_logger(__name__)
-_LIGHTNING_NAMES = {
-    Precision.FP64: "64-true",
-    Precision.FP32: "32-true",
-    Precision.FP16: "16-mixed",
-    Precision.BF16: "bf16-mixed",
-    Precision.BF16_TRUE: "bf16-true",
-}
-
-
-class _OurProcesses(ClusterEnvironment):
-    """Tells Lightning that the processes are there already, and which one this is."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__()
-        self._world = world
-
-    creates_processes_externally = True
-    main_address = property(lambda self: self._world.master_addr)
-    main_port = property(lambda self: self._world.master_port)
-
-    @staticmethod
-    def detect() -> bool:
-        """Never by itself: the trainer hands it over."""
-        return False
-
-    def world_size(self) -> int:
-        """Return how many processes there are."""
-        return self._world.world_size
-
-    def set_world_size(self, size: int) -> None:
-        """Leave it: it is given."""
-
-    def global_rank(self) -> int:
-        """Return this process's number."""
-        return self._world.rank
-
-    def set_global_rank(self, rank: int) -> None:
-        """Leave it: it is given."""
-
-    def local_rank(self) -> int:
-        """Return this process's number on its machine."""
-        return self._world.local_rank
-
-    def node_rank(self) -> int:
-        """Return the number of its machine."""
-        return self._world.node_rank
 
 
 class Trainer(LightningTrainer):
     """Lightning's Trainer with a few more settings; callbacks, loggers, checkpoints and resuming stay Lightning's.
 
-    With `num_processes` above 1, `fit` starts that many pinned processes, each with a Trainer of its own; afterwards
-    the weights, the metrics and the paths of checkpoints are back here. `validate`, `test` and `predict` always run in
-    this process: on the device where it is the only one, else on the CPU.
+    With `num_processes` above 1, `fit` starts that many pinned processes, each with its own Trainer; afterwards this
+    object has the weights, the metrics and the paths of checkpoints. `validate`, `test` and `predict` always run in
+    this process: on the device if this is the only process, else on the CPU.
 
     Args:
-        num_processes: how many processes; 1 stays in this one. None is 1 on the CPU, and one a device elsewhere.
+        num_processes: how many processes; 1 stays in this one. None is 1 on the CPU, and one per device elsewhere.
         use_ipex: channels last and the optimisations of stock PyTorch; Intel's extension itself is for `TorchNano`.
-        strategy: "subprocess", "spawn", "ray" or "spark", or a launcher with settings of its own; anything else goes
-            to Lightning, where it knows the device.
-        distributed_backend: the same as `strategy`.
+        strategy: "subprocess", "spawn", "ray" or "spark", or a configured launcher; anything else goes to Lightning,
+            if it knows the device.
+        distributed_backend: alias of `strategy`.
         cpu_for_each_process: which cpus each process gets, instead of an even share.
-        channels_last: lay images and weights channels last in memory.
-        auto_lr: multiply learning rates by the number of processes, the curves of schedulers with them;
-            `{"warmup_epochs": n}` gets there in n epochs, where there is no scheduler.
-        precision: 64, 32, 16, "bf16" or "bf16-true"; each is what it says, also 16 on a CPU.
+        channels_last: store images and weights channels last in memory.
+        auto_lr: multiply learning rates by the number of processes, also those of schedulers; `{"warmup_epochs": n}`
+            gets there in n epochs, without a scheduler.
+        precision: 64, 32, 16, "bf16" or "bf16-true"; 16 on a CPU is float16 too.
         device_options: how the device works: lazily, with which operations in bf16. The Trainer compiles nothing.
         **lightning: everything that Lightning's Trainer takes. `accelerator` (or `device`) may also be a device that
-            only Boxwright knows. On an accelerator `devices` means `num_processes`; numbers of certain devices, a
-            strategy of Lightning's and `num_nodes` leave the processes to Lightning.
+            only Boxwright knows. On an accelerator `devices` means `num_processes`; a list of device numbers, one of
+            Lightning's strategies, and `num_nodes` leave the processes to Lightning.
     """
 
     def __init__(
@@ -129,19 +83,11 @@ class Trainer(LightningTrainer):
         if getattr(strategy, "name", None) in ours:
             launcher, strategy = strategy, strategy.name
         if isinstance(strategy, str) and strategy in ours:
-            if distributed_backend not in (None, strategy):
-                raise UsageError(
-                    f"strategy={strategy!r} and distributed_backend={distributed_backend!r} mean the same thing. "
-                    "Give one of them."
-                )
-            distributed_backend, strategy = strategy, None
+            distributed_backend = one_of("strategy", strategy, "distributed_backend", distributed_backend)
+            strategy = None
         if "device" in lightning:
             named = lightning.pop("device")
-            if lightning.setdefault("accelerator", named) != named:
-                raise UsageError(
-                    f"device={named!r} and accelerator={lightning['accelerator']!r} mean the same thing. "
-                    "Give one of them."
-                )
+            lightning["accelerator"] = one_of("device", named, "accelerator", lightning.get("accelerator"))
         device = find_device(lightning.get("accelerator"), device_options)
         theirs = ""
         if device is not None:
@@ -177,7 +123,7 @@ class Trainer(LightningTrainer):
         facts = None if device is None else device.facts(Precision.parse(precision))
         self.plan = Plan.resolve(request, read_cpu(), facts)
         if theirs:
-            self.plan = replace(self.plan, notes=(*self.plan.notes, f"Lightning sees to the processes: {theirs}"))
+            self.plan = replace(self.plan, notes=(*self.plan.notes, f"Lightning starts the processes: {theirs}"))
         self._our_launcher = launcher
         if ipex.decide(use_ipex):
             raise UsageError(
@@ -196,7 +142,7 @@ class Trainer(LightningTrainer):
 
     @property
     def _waits_here(self) -> bool:
-        """Whether this process has no device: those that it starts have them."""
+        """Whether this process has no device itself: those that it starts have them."""
         return self._device is not None and self.plan.strategy != "none"
 
     def _settle_here(self, lightning: dict[str, Any], strategy: Any, theirs: str) -> dict[str, Any]:
@@ -209,15 +155,16 @@ class Trainer(LightningTrainer):
             settings.setdefault("accelerator", "cpu")
             if settings["accelerator"] == "cpu":
                 settings.setdefault("devices", 1)
-            return _merge(settings, _cpu_precision(precision, settings["accelerator"]))
+            return _merge(settings, precision_settings(precision, _cpu_for(settings["accelerator"])))
         if theirs:
             return _merge(settings, precision_settings(precision, device))
         if self.plan.strategy == "none":
             return _merge(settings, settings_for(device, precision, processes=1))
-        return _merge({**settings, "accelerator": "cpu", "devices": 1}, _cpu_precision(precision, "cpu"))
+        settings |= {"accelerator": "cpu", "devices": 1}
+        return _merge(settings, precision_settings(precision, _cpu_for("cpu")))
 
     def fit(self, model: LightningModule, *args: Any, **kwargs: Any) -> None:
-        """Fit the model, in as many processes as were asked for.
+        """Fit the model in the processes of the plan.
 
         Raises:
             WorkerError: a process failed.
@@ -235,20 +182,20 @@ class Trainer(LightningTrainer):
 
     def validate(self, *args: Any, **kwargs: Any) -> Any:
         """Validate in this process, as Lightning does."""
-        self._say_where("validate")
+        self._warn_of_cpu("validate")
         return super().validate(*args, **kwargs)
 
     def test(self, *args: Any, **kwargs: Any) -> Any:
         """Test in this process, as Lightning does."""
-        self._say_where("test")
+        self._warn_of_cpu("test")
         return super().test(*args, **kwargs)
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         """Predict in this process, as Lightning does."""
-        self._say_where("predict")
+        self._warn_of_cpu("predict")
         return super().predict(*args, **kwargs)
 
-    def _say_where(self, verb: str) -> None:
+    def _warn_of_cpu(self, verb: str) -> None:
         if self._waits_here:
             _log.warning(
                 "%s runs on the CPU here: the devices are for the processes that fit starts. "
@@ -277,11 +224,11 @@ class Trainer(LightningTrainer):
     ) -> LightningModule:
         """Return a plain module, its loss and its optimizer as one LightningModule.
 
-        A batch's last element is the target, those before it are the inputs. Logged: `train/loss`, `val/loss` and
+        A batch's last element is the target, those before it are the inputs. Logs `train/loss`, `val/loss` and
         `val/<Metric>_<i>`.
 
         Raises:
-            UsageError: the model is one already, or the loss or the optimizer is missing.
+            UsageError: a LightningModule comes with more arguments, or the loss or the optimizer is missing.
         """
         if isinstance(model, LightningModule):
             if loss or optimizer or scheduler or metrics:
@@ -344,7 +291,7 @@ class _Compiled(LightningModule):
 
 
 class _FitJob:
-    """What crosses the border to a worker."""
+    """What is sent to a worker: it fits there, and the first worker returns weights, metrics and counters."""
 
     def __init__(
         self,
@@ -371,10 +318,10 @@ class _FitJob:
             "devices": world.world_size,
             "strategy": DDPStrategy(process_group_backend="gloo"),
         }
-        return _merge(settings, _cpu_precision(precision, "cpu"))
+        return _merge(settings, precision_settings(precision, _cpu_for("cpu")))
 
     def __call__(self, world: World) -> dict[str, Any] | None:
-        environment = _OurProcesses(world)
+        environment = StartedProcesses(world)
         settings = {
             k: v for k, v in self.settings.items() if k not in ("accelerator", "devices", "num_nodes", "plugins")
         }
@@ -399,11 +346,9 @@ def _merge(lightning: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
     return {**lightning, **ours, "plugins": plugins}
 
 
-def _cpu_precision(precision: Precision, accelerator: Any) -> dict[str, Any]:
-    """Return what gives Lightning a precision on the CPU, or on an accelerator that only it knows."""
-    if accelerator in ("cpu", "auto"):
-        return precision_settings(precision, catalogue.load("device", "cpu")())
-    return {"precision": _LIGHTNING_NAMES[precision]}
+def _cpu_for(accelerator: Any) -> Device | None:
+    """Return our CPU, or None for an accelerator that only Lightning knows."""
+    return catalogue.load("device", "cpu")() if accelerator in ("cpu", "auto") else None
 
 
 def _add_callback(settings: dict[str, Any], callback: Callback) -> None:

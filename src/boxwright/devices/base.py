@@ -1,4 +1,4 @@
-"""The seam of the devices: everything that differs between kinds of hardware is behind it."""
+"""`Device`: the interface to everything that differs between kinds of hardware."""
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -6,57 +6,65 @@ from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_map
 
 from boxwright.core.types import Precision
 from boxwright.devices.support import DeviceFacts, Support
 
+_AUTOCAST = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 Part = TypeVar("Part", bound=Callable[..., Any])
 
 
 class Device(Protocol):
-    """One kind of hardware: one file, one entry of the catalogue. What is not overridden is what a CPU does.
+    """One kind of hardware: one file, one entry of the catalogue.
 
     Attributes:
-        name: what the user types.
-        collective: the back end of torch.distributed that its processes talk through.
-        own_memory: whether each process has a memory of its own, instead of all sharing the machine's.
-        asynchronous: whether work is queued, so that reading a value back makes the host wait for all of it.
-        static_shapes: whether each new shape costs a compilation: shapes should be few and come again.
-        most_sizes: how many input sizes a training may change between; None for any number.
+        name: what the user types, and torch's name of the device type.
+        collective: the back end of torch.distributed that its processes use.
+        compiler: the back end of torch.compile; empty to run networks and functions as they are.
+        memory_errors: texts by which the device reports that its memory is full, beside torch.OutOfMemoryError.
+        own_memory: whether each process has its own memory, instead of sharing the machine's.
+        asynchronous: whether work is queued, so that reading a value makes the host wait for all of it.
+        most_sizes: how many input sizes a training may use, because each costs a compilation; None for any number.
         copies_buffers: whether processes may copy each other's buffers (batch-norm statistics) at every step.
-        reduces_int64: whether the collective adds up whole numbers of 64 bits.
-        gathers_to_one: whether the collective can gather in one process, and not only in all.
+        reduces_int64: whether the collective sums 64-bit integers.
+        gathers_to_one: whether the collective can gather in one process instead of all.
     """
 
     name: str
     collective: str
+    compiler: str = ""
+    memory_errors: tuple[str, ...] = ()
     own_memory: bool = True
     asynchronous: bool = True
-    static_shapes: bool = False
     most_sizes: int | None = None
     copies_buffers: bool = True
     reduces_int64: bool = True
     gathers_to_one: bool = True
 
+    @property
+    def static_shapes(self) -> bool:
+        """Whether each new shape costs a compilation: shapes should be few and repeat."""
+        return self.most_sizes is not None
+
     # What there is.
 
     def count(self) -> int:
-        """Return how many of them this machine has; for the CPU 1."""
+        """Return how many of them this machine has; 1 for the CPU."""
         ...
 
     def near_cpus(self) -> tuple[tuple[int, ...], ...]:
-        """Return for each device the logical cpus that are near it; empty where that is not known."""
+        """Return for each device the logical cpus near it; empty where that is not known."""
         return ()
 
     def supports(self, precision: Precision) -> Support:
-        """Return whether a precision can be trained here, and why not or how well."""
+        """Return whether a precision can be trained here, with a reason or a remark."""
         ...
 
     def free_bytes(self) -> int:
-        """Return how much memory this process's device has left."""
+        """Return how much free memory this process's device has."""
         ...
 
     def facts(self, precision: Precision) -> DeviceFacts:
@@ -80,11 +88,11 @@ class Device(Protocol):
         ...
 
     def working(self, precision: Precision, *, tune: bool = True) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Return the context of a run: settings of the whole process, put back at its end.
+        """Return the context of a run: settings of the whole process, restored at its end.
 
         Args:
-            precision: what the run computes in.
-            tune: whether the device may try which kernels are quickest.
+            precision: of the run.
+            tune: whether the device may benchmark kernels to choose the fastest.
         """
         return nullcontext()
 
@@ -99,16 +107,22 @@ class Device(Protocol):
     # Its parts.
 
     def compile(self, part: Part) -> Part:
-        """Return a network or a function as a compiled graph where that pays, else as it is."""
-        return part
+        """Return a network or a function as one compiled graph per shape, or as it is without a `compiler`."""
+        if not self.compiler:
+            return part
+        if isinstance(part, nn.Module):
+            part.compile(backend=self.compiler, dynamic=False)  # in place: the state dict's keys stay
+            return part
+        compiled: Any = torch.compile(part, backend=self.compiler, dynamic=False)
+        return compiled  # type: ignore[no-any-return]
 
     def make_sgd(self, groups: Iterable[Any], *, lr: float, momentum: float, nesterov: bool) -> Optimizer:
-        """Return SGD in the form that is quickest here."""
+        """Return the fastest SGD for this device."""
         return SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov)
 
-    def make_scaler(self, precision: Precision) -> torch.amp.GradScaler | None:  # noqa: ARG002
+    def make_scaler(self, precision: Precision) -> torch.amp.GradScaler | None:
         """Return the loss scaler that fp16 needs, else None."""
-        return None
+        return torch.amp.GradScaler(self.name) if precision is Precision.FP16 else None
 
     # Its steps.
 
@@ -119,21 +133,22 @@ class Device(Protocol):
 
     def autocast(self, precision: Precision) -> AbstractContextManager[None]:
         """Return the context in which the network's forward pass runs."""
-        ...
+        dtype = _AUTOCAST.get(precision)
+        return nullcontext() if dtype is None else torch.autocast(self.name, dtype=dtype)
 
     def end_of_step(self) -> None:
-        """Do what the device wants after backward and after the optimizer's step."""
+        """Do what the device needs after backward and after the optimizer's step."""
 
     def average(self, ours: Sequence[Tensor], theirs: Sequence[Tensor], decay: float) -> None:
         """Move each of our tensors to decay · ours + (1 - decay) · theirs."""
         torch._foreach_lerp_(list(ours), list(theirs), 1 - decay)
 
-    def is_out_of_memory(self, error: BaseException) -> bool:  # noqa: ARG002
-        """Return whether an error says that the device's memory is full."""
-        return False
+    def is_out_of_memory(self, error: BaseException) -> bool:
+        """Return whether an error means that the device's memory is full."""
+        return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in self.memory_errors)
 
     def synchronize(self) -> None:
-        """Wait until all work given to the device is done."""
+        """Wait until all queued work is done."""
 
 
 def move(batch: Any, place: torch.device) -> Any:

@@ -1,7 +1,6 @@
 """The CPU."""
 
 from collections.abc import Generator, Iterable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -12,8 +11,6 @@ from boxwright.core.types import Precision
 from boxwright.devices.base import Device
 from boxwright.devices.options import DeviceOptions
 from boxwright.devices.support import Support, cpu_support
-
-_AUTOCAST = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
 
 class CpuDevice(Device):
@@ -37,7 +34,7 @@ class CpuDevice(Device):
         return cpu_support(precision, self._cpu.isa)
 
     def free_bytes(self) -> int:
-        """Return the memory that the machine, or the container, has left."""
+        """Return the free memory of the machine or the container."""
         return read_memory().usable_bytes
 
     def place(self, local_rank: int) -> torch.device:  # noqa: ARG002 - every rank is on the CPU
@@ -47,12 +44,3 @@ class CpuDevice(Device):
     def feed(self, batches: Iterable[Any], place: torch.device) -> Generator[Any, None, None]:  # noqa: ARG002
         """Yield the batches as they are."""
         yield from batches
-
-    def autocast(self, precision: Precision) -> AbstractContextManager[None]:
-        """Return the context of the forward pass."""
-        dtype = _AUTOCAST.get(precision)
-        return nullcontext() if dtype is None else torch.autocast("cpu", dtype=dtype)
-
-    def make_scaler(self, precision: Precision) -> torch.amp.GradScaler | None:
-        """Return the loss scaler of fp16."""
-        return torch.amp.GradScaler("cpu") if precision is Precision.FP16 else None

@@ -3,44 +3,42 @@
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, distributed
 from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_map
 
 from boxwright.core.errors import UsageError
 from boxwright.core.types import Precision
-from boxwright.devices.base import Device, Part
+from boxwright.devices.base import Device
 from boxwright.devices.near import pci_cpus
 from boxwright.devices.options import DeviceOptions
-from boxwright.devices.support import Support
+from boxwright.devices.support import NO_INT8, Support
 
-_AUTOCAST = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
-_FULL = ("CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_ALLOC_FAILED")
 _END = object()
 
 
 class CudaDevice(Device):
     """The GPUs that torch sees; each process has one.
 
-    Precision 32 is IEEE float32: TF32, which torch lets cuDNN use by itself, is off during a run. Who wants tensor
-    cores asks for bf16.
+    Precision 32 is IEEE float32: TF32, which torch allows cuDNN by default, is off during a run. bf16 uses the tensor
+    cores.
     """
 
     name = "cuda"
     collective = "nccl"
+    memory_errors = ("CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_ALLOC_FAILED")
 
     def __init__(self, options: DeviceOptions | None = None) -> None:
         options = options or DeviceOptions()
         options.refuse_all_but(self.name, "compile")
-        self._compiles = bool(options.compile)
-        # One graph for each size: compiling takes longer than many steps.
-        self.static_shapes = self._compiles
-        self.most_sizes = 4 if self._compiles else None
+        if options.compile:
+            self.compiler = "inductor"
+            self.most_sizes = 4  # one graph per size, and compiling one takes longer than many steps
         if not torch.cuda.is_available():
             raise UsageError(
                 "device='cuda' was asked for, but torch sees no CUDA device here. Use device='cpu', or install a torch "
@@ -65,7 +63,7 @@ class CudaDevice(Device):
     def supports(self, precision: Precision) -> Support:
         """Return whether a precision can be trained here."""
         if precision is Precision.INT8:
-            return Support(ok=False, note="int8 is for inference; train in 32 or bf16 and quantise afterwards")
+            return NO_INT8
         if precision in (Precision.BF16, Precision.BF16_TRUE) and not torch.cuda.is_bf16_supported(False):
             return Support(ok=False, note="this GPU has no bf16 instructions; use precision='16'")
         if precision is Precision.FP32:
@@ -73,7 +71,7 @@ class CudaDevice(Device):
         return Support(ok=True)
 
     def free_bytes(self) -> int:
-        """Return the current GPU's free memory, with what torch holds of it unused, inside the limit that torch has."""
+        """Return the current GPU's free memory, with torch's unused reserve, within torch's own limit."""
         free, total = torch.cuda.mem_get_info()
         used = torch.cuda.memory_allocated()
         limit = int(total * torch.cuda.get_per_process_memory_fraction())
@@ -89,7 +87,7 @@ class CudaDevice(Device):
 
     @contextmanager
     def working(self, precision: Precision, *, tune: bool = True) -> Iterator[None]:  # noqa: ARG002 - TF32 is off in all
-        """Keep TF32 off and let cuDNN try which kernels are quickest, until the end of the run."""
+        """Keep TF32 off and let cuDNN choose the fastest kernels, until the end of the run."""
         cudnn: Any = torch.backends.cudnn
         benchmark, tf32 = cudnn.benchmark, _read_tf32()
         cudnn.benchmark = tune or benchmark
@@ -103,7 +101,7 @@ class CudaDevice(Device):
                 _set_tf32(tf32)
 
     def join_group(self, place: torch.device, timeout: timedelta) -> None:
-        """Join over NCCL, which is told this process's GPU."""
+        """Join over NCCL, bound to this process's GPU."""
         distributed.init_process_group(self.collective, timeout=timeout, device_id=place)
 
     def parallel_devices(self, place: torch.device) -> list[torch.device] | None:
@@ -112,28 +110,14 @@ class CudaDevice(Device):
 
     # Its parts.
 
-    def compile(self, part: Part) -> Part:
-        """Return a network or a function as a compiled graph, where compile=True asked for it."""
-        if not self._compiles:
-            return part
-        if isinstance(part, nn.Module):
-            part.compile(dynamic=False)  # in place: the state dict's keys stay
-            return part
-        compiled: Any = torch.compile(part, dynamic=False)
-        return compiled  # type: ignore[no-any-return]
-
     def make_sgd(self, groups: Iterable[Any], *, lr: float, momentum: float, nesterov: bool) -> Optimizer:
-        """Return SGD that updates all weights by few kernels."""
+        """Return SGD that updates all weights in few kernels."""
         return SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov, fused=True)
-
-    def make_scaler(self, precision: Precision) -> torch.amp.GradScaler | None:
-        """Return the loss scaler of fp16."""
-        return torch.amp.GradScaler("cuda") if precision is Precision.FP16 else None
 
     # Its steps.
 
     def feed(self, batches: Iterable[Any], place: torch.device) -> Generator[Any, None, None]:
-        """Yield nested values on the GPU, one batch ahead: a thread pins it and a stream of its own copies it."""
+        """Yield nested values on the GPU, one batch ahead: a thread pins it and a separate stream copies it."""
         stream = torch.cuda.Stream(place)  # type: ignore[no-untyped-call]
         iterator = iter(batches)
 
@@ -157,15 +141,6 @@ class CudaDevice(Device):
                 _each_tensor(batch, lambda t, used=computing: t.record_stream(used))  # type: ignore[misc]
                 yield batch
 
-    def autocast(self, precision: Precision) -> AbstractContextManager[None]:
-        """Return the context of the forward pass."""
-        dtype = _AUTOCAST.get(precision)
-        return nullcontext() if dtype is None else torch.autocast("cuda", dtype=dtype)
-
-    def is_out_of_memory(self, error: BaseException) -> bool:
-        """Return whether the GPU's memory is full."""
-        return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in _FULL)
-
     def synchronize(self) -> None:
         """Wait for the current GPU."""
         torch.cuda.synchronize()
@@ -178,7 +153,7 @@ def _each_tensor(batch: Any, use: Callable[[Tensor], Any]) -> Any:
 # torch 2.9 and later have a new name for this switch, but their compiler reads the old one, and the two don't mix
 # (pytorch issue 166387).
 def _read_tf32() -> bool | None:
-    """Return whether cuDNN may use TF32; None where the user has said so by the new name, which then holds."""
+    """Return whether cuDNN may use TF32; None if the user has set it by the new name, which then holds."""
     try:
         return bool(torch.backends.cudnn.allow_tf32)
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Which accelerators have left a device file, and which have a plugin. Nothing heavy is imported."""
+"""Which accelerators have a device file, and which have a plugin. Nothing heavy is imported."""
 
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -10,12 +10,12 @@ from boxwright.core.procfs import read_text
 PLUGIN = "habana_frameworks"
 """The package that brings Gaudi to torch."""
 
-_HABANA = "0x1da3"  # the PCI number of the maker of Gaudi
+_HABANA = "0x1da3"  # the PCI vendor of Gaudi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """A device that seems to be there: `kind` is "cuda", "hpu" or "other", `path` the file of its driver."""
+    """A device that the system shows: `kind` is "cuda", "hpu" or "other", `path` the file of its driver."""
 
     kind: str
     path: str
@@ -31,7 +31,7 @@ class Plugin:
 
 
 def find_plugins() -> tuple[Plugin, ...]:
-    """Return the plugins that are installed; whether they fit this torch is another matter."""
+    """Return the installed plugins; they may still not fit this torch."""
     if find_spec(PLUGIN) is None:
         return ()
     try:
@@ -42,17 +42,17 @@ def find_plugins() -> tuple[Plugin, ...]:
 
 
 def find_accelerators(root: Path = Path("/")) -> tuple[Accelerator, ...]:
-    """Return the accelerators whose driver has made a device file; whether torch can use them is another matter."""
+    """Return the accelerators that have a device file; torch may still be unable to use them."""
     found = [Accelerator(kind="cuda", path=f"/dev/{name}") for name in _numbered(root / "dev", "nvidia")]
     found += [Accelerator(kind="hpu", path=f"/dev/{name}") for name in _numbered(root / "dev", "hl")]
     for name in _numbered(root / "dev/accel", "accel"):
-        # Other makers' devices (the NPUs of laptops) are here too.
+        # Devices of other vendors (the NPUs of laptops) are here too.
         maker = read_text(root / f"sys/class/accel/{name}/device/vendor")
         found.append(Accelerator(kind="hpu" if maker == _HABANA else "other", path=f"/dev/accel/{name}"))
     return tuple(found)
 
 
 def _numbered(folder: Path, stem: str) -> list[str]:
-    """Return the names of the files that are the stem and a number, by number."""
+    """Return the names that are the stem and a number, sorted by number."""
     numbers = [file.name.removeprefix(stem) for file in folder.glob(f"{stem}[0-9]*")]
     return [f"{stem}{number}" for number in sorted(int(n) for n in numbers if n.isdigit())]

@@ -1,29 +1,26 @@
 """Habana Gaudi (HPU): eager with compiled graphs, or lazy.
 
-Written to the plugin's public interface and tested on a simulated device; no Gaudi was at hand.
+Written against the plugin's public interface and tested on a simulated device, not on a real Gaudi.
 """
 
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, distributed
 from torch.optim import Optimizer
 
 from boxwright.core.errors import MissingDependencyError, UsageError
 from boxwright.core.types import Precision
-from boxwright.devices.base import Device, Part
+from boxwright.devices.base import Device
 from boxwright.devices.detect import PLUGIN, find_plugins
 from boxwright.devices.options import LAZY_MODE, DeviceOptions
-from boxwright.devices.support import Support
-
-_FULL = "PT_DEVMEM Allocation failed"
+from boxwright.devices.support import NO_INT8, Support
 
 
 class HpuDevice(Device):
@@ -35,8 +32,8 @@ class HpuDevice(Device):
 
     name = "hpu"
     collective = "hccl"
-    static_shapes = True
-    most_sizes = 4  # times two phases are eight graphs of the loss, which is as many as the compiler keeps
+    memory_errors = ("PT_DEVMEM Allocation failed",)
+    most_sizes = 4  # times two phases make eight graphs of the loss, the most that the compiler keeps
     copies_buffers = False
     reduces_int64 = False
     gathers_to_one = False
@@ -47,7 +44,8 @@ class HpuDevice(Device):
         self._lazy = self._options.lazy if self._options.lazy is not None else os.environ.get(LAZY_MODE) == "1"
         if self._lazy and self._options.compile:
             raise UsageError("compile=True and lazy=True: lazy mode makes its own graphs. Give one of them.")
-        self._compiles = not self._lazy and self._options.compile is not False
+        if not self._lazy and self._options.compile is not False:
+            self.compiler = "hpu_backend"
         self._variables = {**self._options.variables(self.name), LAZY_MODE: str(int(self._lazy))}
         self._core = self._load()
         if not torch.hpu.is_available():  # type: ignore[attr-defined]
@@ -62,11 +60,11 @@ class HpuDevice(Device):
         self._core = self._load()
 
     def _load(self) -> Any:
-        """Import the plugin in the mode that was asked for, and return its core module.
+        """Import the plugin in the requested mode, and return its core module.
 
         Raises:
             MissingDependencyError: it is not installed.
-            UsageError: it does not fit this torch, or was loaded before, in the other mode or without these lists.
+            UsageError: it does not fit this torch, or is already loaded in the other mode or without these lists.
         """
         plugins = find_plugins()
         if not plugins:
@@ -75,7 +73,7 @@ class HpuDevice(Device):
                 "from the package index: install that, with the torch it brings, and Boxwright beside it."
             )
         if f"{PLUGIN}.torch" in sys.modules:
-            self._refuse_what_comes_late()
+            self._check_loaded()
         os.environ.update(self._variables)
         try:
             return import_module(f"{PLUGIN}.torch.core")
@@ -85,22 +83,22 @@ class HpuDevice(Device):
                 f"{error} Install the torch that came with it."
             ) from error
 
-    def _refuse_what_comes_late(self) -> None:
-        """Compare with the variables that the plugin has read when it was loaded.
+    def _check_loaded(self) -> None:
+        """Compare with the variables that the plugin read when it was loaded.
 
         Raises:
-            UsageError: it would have to read another one now.
+            UsageError: one has changed since.
         """
         if (os.environ.get(LAZY_MODE) == "1") != self._lazy:
             raise UsageError(
-                f"The Gaudi plugin was loaded with {LAZY_MODE}={os.environ.get(LAZY_MODE, '0')} before, and can't "
-                f"change its mode. Set {LAZY_MODE}={int(self._lazy)} in the environment and start again."
+                f"The Gaudi plugin is already loaded with {LAZY_MODE}={os.environ.get(LAZY_MODE, '0')}, and can't "
+                f"change its mode. Set {LAZY_MODE}={int(self._lazy)} in the environment and restart the program."
             )
         for name, file in self._variables.items():
             if name != LAZY_MODE and Path(os.environ.get(name, "")).resolve() != Path(file):
                 raise UsageError(
-                    f"The Gaudi plugin was loaded before it was told of the list of operations {file!r}, and reads "
-                    f"its lists only then. Set {name}={file} in the environment and start again."
+                    f"The Gaudi plugin is already loaded, and reads lists of operations such as {file!r} only then. "
+                    f"Set {name}={file} in the environment and restart the program."
                 )
 
     # What there is.
@@ -118,11 +116,11 @@ class HpuDevice(Device):
         if precision in (Precision.FP32, Precision.BF16, Precision.BF16_TRUE):
             return Support(ok=True, note=self._describe())
         if precision is Precision.INT8:
-            return Support(ok=False, note="int8 is for inference; train in 32 or bf16 and quantise afterwards")
+            return NO_INT8
         return Support(ok=False, note="a Gaudi is made for bf16; use precision='bf16' or '32'")
 
     def _describe(self) -> str:
-        return "lazy mode" if self._lazy else "eager mode, compiled graphs" if self._compiles else "eager mode"
+        return "lazy mode" if self._lazy else "eager mode, compiled graphs" if self.compiler else "eager mode"
 
     def free_bytes(self) -> int:
         """Return the card's free memory."""
@@ -145,18 +143,8 @@ class HpuDevice(Device):
 
     # Its parts.
 
-    def compile(self, part: Part) -> Part:
-        """Return a network or a function as one graph for each shape."""
-        if not self._compiles:
-            return part
-        if isinstance(part, nn.Module):
-            part.compile(backend="hpu_backend", dynamic=False)  # in place: the state dict's keys stay
-            return part
-        compiled: Any = torch.compile(part, backend="hpu_backend", dynamic=False)
-        return compiled  # type: ignore[no-any-return]
-
     def make_sgd(self, groups: Iterable[Any], *, lr: float, momentum: float, nesterov: bool) -> Optimizer:
-        """Return the plugin's fused SGD, or torch's where it has none."""
+        """Return the plugin's fused SGD, or torch's if it has none."""
         fused = getattr(_try_import(f"{PLUGIN}.torch.hpex.optimizers"), "FusedSGD", None)
         if fused is None:
             return super().make_sgd(groups, lr=lr, momentum=momentum, nesterov=nesterov)
@@ -165,28 +153,20 @@ class HpuDevice(Device):
 
     # Its steps.
 
-    def autocast(self, precision: Precision) -> AbstractContextManager[None]:
-        """Return the context of the forward pass."""
-        return torch.autocast("hpu", dtype=torch.bfloat16) if precision is Precision.BF16 else nullcontext()
-
     def end_of_step(self) -> None:
-        """Have what was collected run, in lazy mode."""
+        """Run what was collected, in lazy mode."""
         if self._lazy:
             self._core.mark_step()
 
     def average(self, ours: Sequence[Tensor], theirs: Sequence[Tensor], decay: float) -> None:
-        """Move our tensors towards theirs by one operator of the plugin, or by torch's where it has none."""
-        # The operator behind the plugin's FusedEMA. That class has a ramp of its own and marks two steps more.
+        """Move our tensors towards theirs by one operator of the plugin, or by torch's if it has none."""
+        # The operator behind the plugin's FusedEMA. That class has its own ramp and marks two more steps.
         fused = getattr(torch.ops.hpu, "optimizer_ema", None)
         if fused is None:
             super().average(ours, theirs, decay)
             return
-        # As a tensor: a number that changes at every step would be part of the graph.
+        # As a tensor: a changing number would be a constant of the graph and need a new one at every step.
         fused(list(theirs), list(ours), torch.tensor([decay]).to(ours[0].device, non_blocking=True))
-
-    def is_out_of_memory(self, error: BaseException) -> bool:
-        """Return whether the card's memory is full."""
-        return isinstance(error, torch.OutOfMemoryError) or _FULL in str(error)
 
     def synchronize(self) -> None:
         """Wait for the card."""
@@ -194,10 +174,10 @@ class HpuDevice(Device):
 
 
 def _check_lists(options: DeviceOptions) -> None:
-    """Refuse lists of operations that can't be read or contradict each other.
+    """Reject lists of operations that can't be read or contradict each other.
 
     Raises:
-        UsageError: they are such lists.
+        UsageError: they do.
     """
     low, full = (set() if file is None else _read_ops(file) for file in (options.bf16_ops, options.fp32_ops))
     both = ", ".join(repr(name) for name in sorted(low & full))
@@ -209,7 +189,7 @@ def _read_ops(file: Path) -> set[str]:
     """Return the names of a list of operations.
 
     Raises:
-        UsageError: it is not there or says nothing.
+        UsageError: it can't be read, or is empty.
     """
     try:
         names = file.read_text(encoding="utf-8").split()
@@ -217,10 +197,10 @@ def _read_ops(file: Path) -> set[str]:
         raise UsageError(f"The list of operations {str(file)!r} can't be read: {error.strerror or error}.") from error
     except UnicodeError as error:
         raise UsageError(
-            f"The list of operations {str(file)!r} can't be read as text. Write one name a line, such as conv2d."
+            f"The list of operations {str(file)!r} can't be read as text. Write one name per line, such as conv2d."
         ) from error
     if not names:
-        raise UsageError(f"The list of operations {str(file)!r} is empty. Write one name a line, such as conv2d.")
+        raise UsageError(f"The list of operations {str(file)!r} is empty. Write one name per line, such as conv2d.")
     return set(names)
 
 

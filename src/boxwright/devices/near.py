@@ -1,4 +1,4 @@
-"""Cores near a device: those on the side of the machine where its PCI slot is. No torch is needed to ask."""
+"""The cpus near a device, on its side of the machine. No torch is needed to ask."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,15 +8,15 @@ from boxwright.core.procfs import parse_cpu_list, read_text
 
 
 def pci_cpus(domain: int, bus: int, slot: int, root: Path = Path("/")) -> tuple[int, ...]:
-    """Return the logical cpus that are near a PCI device; empty where the system does not say."""
+    """Return the logical cpus near a PCI device; empty if the system does not know."""
     return parse_cpu_list(read_text(root / f"sys/bus/pci/devices/{domain:04x}:{bus:02x}:{slot:02x}.0/local_cpulist"))
 
 
 def deal_near(cpu: Cpu, processes: int, near: Sequence[Sequence[int]]) -> list[tuple[int, ...]] | None:
-    """Return the logical cpus of each process, of those near its device; None where an even split will do.
+    """Return the logical cpus of each process, near its device; None where an even split does the same.
 
-    Processes with the same near cores share them out. Where there are fewer cores than processes, every process may
-    use all of its near ones: the device does the work, and the host only has to keep up.
+    Processes with the same near cores divide them. With fewer cores than processes, each process may use all near
+    cores: the accelerator does the work, and the host only has to feed it.
 
     Args:
         cpu: the machine's processors.

@@ -1,4 +1,4 @@
-"""What a user may say about how a device works. No torch is needed to say it."""
+"""A user's options for a device. No torch is needed."""
 
 import os
 from dataclasses import dataclass, fields
@@ -13,12 +13,12 @@ _FP32_OPS = "PT_HPU_AUTOCAST_FP32_OPS_LIST"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceOptions:
-    """How a device works; None leaves it to the device.
+    """How a device works; None is the device's default.
 
     Attributes:
         compile: run the network and the loss as compiled graphs.
         lazy: collect operations and run them at the end of each half step (hpu only).
-        bf16_ops: a file with the names of operations that autocast runs in bf16, one a line (hpu only).
+        bf16_ops: a file with the names of operations that autocast runs in bf16, one per line (hpu only).
         fp32_ops: a file with the names of those that it runs in fp32.
 
     Example:
@@ -34,15 +34,15 @@ class DeviceOptions:
     fp32_ops: Path | None = None
 
     def refuse_all_but(self, device: str, *known: str) -> None:
-        """Refuse options that a device has no use for.
+        """Reject options that do not apply to a device.
 
         Raises:
-            UsageError: there is one; the message names it.
+            UsageError: one is set; the message names it.
         """
         for field in fields(self):
             value = getattr(self, field.name)
             if value is not None and field.name not in known:
-                raise UsageError(f"{field.name}={value!r} means nothing to device={device!r}. Leave it out.")
+                raise UsageError(f"{field.name}={value!r} does not apply to device={device!r}. Leave it out.")
 
     def variables(self, device: str) -> dict[str, str]:
         """Return the environment variables that a process of the device needs before torch is imported."""
@@ -58,5 +58,5 @@ class DeviceOptions:
 
 
 def set_variables(device: str, options: DeviceOptions) -> None:
-    """Set what a device reads from the environment of this process; call it before torch is imported."""
+    """Set the environment variables that a device reads; call it before torch is imported."""
     os.environ.update(options.variables(device))

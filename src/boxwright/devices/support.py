@@ -33,6 +33,9 @@ class DeviceFacts:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
+NO_INT8 = Support(ok=False, note="int8 is for inference; train in 32 or bf16 and quantise afterwards")
+
+
 def cpu_support(precision: Precision, isa: frozenset[str]) -> Support:
     """Return whether a CPU with these instruction sets can train in a precision, and how well.
 
@@ -50,4 +53,4 @@ def cpu_support(precision: Precision, isa: frozenset[str]) -> Support:
         return Support(ok=True, note="this CPU has no bf16 instructions: bf16 works, but slower than 32")
     if precision is Precision.FP16:
         return Support(ok=True, note="fp16 is emulated on most CPUs and slower than 32; bf16 is the fast choice")
-    return Support(ok=False, note="int8 is for inference; train in 32 or bf16 and quantise afterwards")
+    return NO_INT8

@@ -1,4 +1,4 @@
-"""Training operators that stock PyTorch runs slowly on a CPU. Without a C compiler the plain operators run instead."""
+"""Training operators that stock PyTorch runs slowly on a CPU. Without a C compiler the plain operators are used."""
 
 from boxwright.accel.kernels.depthwise import StridedDepthwise
 from boxwright.accel.kernels.norm_silu import NormSilu

@@ -11,8 +11,8 @@ from torch.autograd.function import once_differentiable
 class StridedDepthwise(nn.Conv2d):
     """A depthwise `Conv2d` with a stride: forward as it is, gradients computed in fp32 when bf16 trains on a CPU.
 
-    oneDNN has no fast bfloat16 kernel for these gradients; with the casts to fp32 and back they take a third to a
-    tenth of the time.
+    oneDNN has no fast bfloat16 kernel for these gradients; even with the casts, fp32 takes a third to a tenth of the
+    time.
     """
 
     @classmethod

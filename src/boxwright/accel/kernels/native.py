@@ -22,7 +22,7 @@ def load_kernels() -> ctypes.CDLL | None:
     """Return the compiled kernels, or None where there is no C compiler or it fails; the log says why."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        _log.info("No C compiler (cc, gcc, clang) was found: training runs with PyTorch's own operators, a bit slower.")
+        _log.info("No C compiler (cc, gcc, clang) was found: training uses PyTorch's own, slower operators.")
         return None
     try:
         return ctypes.CDLL(str(_build(compiler, Path("~/.cache/boxwright/kernels").expanduser())))
@@ -33,9 +33,9 @@ def load_kernels() -> ctypes.CDLL | None:
 
 
 def _build(compiler: str, folder: Path) -> Path:
-    """Return the library for these sources, this compiler and this CPU; it is built if it is not there yet."""
+    """Return the library for these sources, this compiler and this CPU, building it on first use."""
     here = Path(__file__).parent
-    # What the compiler defines says which version it is and which instructions this CPU has.
+    # The compiler's macros include its version and the instruction sets of this CPU.
     defined = subprocess.run(
         [compiler, "-march=native", "-dM", "-E", "-x", "c", "/dev/null"],
         capture_output=True, text=True, check=True, timeout=_TIMEOUT_S,
@@ -50,10 +50,10 @@ def _build(compiler: str, folder: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         objects, built = Path(scratch) / "kernels.o", Path(scratch) / library.name
         compile_ = [compiler, *_FLAGS, "-c", str(here / "kernels.c"), "-o", str(objects)]
-        # Linked without -fopenmp: OpenMP's functions are those of the library that torch has loaded, and so are its
-        # threads. A second OpenMP in the process would fight the first one for the cores.
+        # Linked without -fopenmp, so that OpenMP's functions and threads are those of the library that torch has
+        # loaded. A second OpenMP in the process would compete for the cores.
         link = [compiler, "-shared", str(objects), "-o", str(built), "-lm"]
         for command in (compile_, link):
             subprocess.run(command, capture_output=True, text=True, check=True, timeout=_TIMEOUT_S)
-        built.replace(library)  # several processes may build at once; the last one wins and all are the same
+        built.replace(library)  # several processes may build at once; the results are equal
     return library

@@ -16,8 +16,8 @@ _TYPES = {torch.float32: "f32", torch.bfloat16: "bf16"}
 class NormSilu(nn.BatchNorm2d):
     """A `BatchNorm2d` followed by SiLU: the same parameters, statistics and values as the two modules.
 
-    In training mode on a CPU, channels last, it reads and writes the images half as often as they do and keeps one
-    tensor for the backward pass instead of two. Everywhere else it is exactly the two operators.
+    In training on a CPU, channels last, it reads and writes the activations half as often and keeps one tensor for the
+    backward pass instead of two. Everywhere else it is exactly the two operators.
     """
 
     @classmethod
@@ -41,7 +41,7 @@ class NormSilu(nn.BatchNorm2d):
         return F.silu(super().forward(x), inplace=True)
 
     def _fits(self, x: Tensor) -> bool:
-        # type(x): tracing tensors have no memory behind them.
+        # type(x): tracing tensors have no storage.
         return (
             x.is_cpu
             and type(x) is Tensor
@@ -77,7 +77,7 @@ class _NormSilu(torch.autograd.Function):
             ctypes.c_float(momentum), ctypes.c_float(eps),
         )  # fmt: skip
         if failed:
-            raise MemoryError("There is no memory for the sums of a batch-norm. Use a smaller batch.")
+            raise MemoryError("Out of memory for the sums of a batch-norm. Use a smaller batch.")
         ctx.save_for_backward(x, weight, bias, mean, inverse)
         ctx.kernels = kernels
         return y
@@ -95,7 +95,7 @@ class _NormSilu(torch.autograd.Function):
             ctypes.c_int64(x.numel() // channels), ctypes.c_int64(channels),
         )  # fmt: skip
         if failed:
-            raise MemoryError("There is no memory for the sums of a batch-norm. Use a smaller batch.")
+            raise MemoryError("Out of memory for the sums of a batch-norm. Use a smaller batch.")
         return dx, dweight, dbias, None, None, None, None, None
 
 
