@@ -63,11 +63,7 @@ class ScaleRate(Callback):
         self._factor, self._warmup_epochs = factor, warmup_epochs
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Scale the rates, or add a warm-up.
-
-        Raises:
-            UsageError: a warm-up is not possible.
-        """
+        """Scale the rates, or add a warm-up."""
         configs = trainer.lr_scheduler_configs
         if not self._warmup_epochs:
             scale_rates(trainer.optimizers, [config.scheduler for config in configs], self._factor)

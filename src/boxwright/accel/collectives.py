@@ -10,11 +10,7 @@ from boxwright.devices.base import Device
 
 
 def all_reduce(value: Tensor, reduce_op: str, world_size: int, device: Device, place: torch.device) -> Tensor:
-    """Return the mean or sum of a tensor over all processes, on its own device; the argument is unchanged.
-
-    Raises:
-        UsageError: `reduce_op` is neither of them.
-    """
+    """Return the mean or sum of a tensor over all processes, on its own device; the argument is unchanged."""
     if reduce_op not in ("mean", "sum"):
         raise UsageError(f"Unknown reduce_op {reduce_op!r}. Choose from: mean, sum.")
     if world_size == 1:

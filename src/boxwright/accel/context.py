@@ -141,9 +141,6 @@ def _refuse(mode: str, **given: object) -> None:
 def _parse_bytes(text: str) -> int:
     """Return a size in bytes.
 
-    Raises:
-        UsageError: it is not a size.
-
     Example:
         >>> _parse_bytes("2g")
         2147483648

@@ -1,4 +1,4 @@
-"""Our devices and processes in Lightning's terms, including devices that Lightning does not know."""
+"""Our devices in Lightning's terms, including those that it does not know."""
 
 from collections.abc import Mapping, MutableMapping
 from contextlib import ExitStack
@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
-from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch import Trainer as LightningTrainer
@@ -37,11 +36,7 @@ _NAMES = {
 
 
 def find_device(accelerator: Any, options: DeviceOptions | None = None) -> Device | None:
-    """Return our device of that name, or the one that "gpu" and "auto" mean here; None for the CPU and unknown names.
-
-    Raises:
-        UsageError: there is no such device here, an option does not apply to it, or it should compile.
-    """
+    """Return our device of that name, or what "gpu" and "auto" mean here; None for the CPU and unknown names."""
     options = options or DeviceOptions()
     if options.compile:
         raise UsageError(
@@ -78,9 +73,6 @@ def count_processes(
     """Return how many processes we start, and the argument by which Lightning starts them itself, if it does.
 
     Removes `devices` and `num_nodes` from Lightning's settings if they are for us.
-
-    Raises:
-        UsageError: an argument does not work on this device, or two contradict each other.
     """
     started = (from_environment() or World.single()).world_size
     if started > 1 and not lightning_knows(device.name):
@@ -126,9 +118,6 @@ def _names_some(devices: Any) -> bool:
 def read_devices(devices: Any, there: int) -> int:
     """Return how many devices Lightning's `devices` means.
 
-    Raises:
-        UsageError: it means no device, or others than the first ones.
-
     Example:
         >>> read_devices("auto", 8), read_devices(2, 8), read_devices("3", 8), read_devices([0, 1], 8)
         (8, 2, 3, 2)
@@ -171,45 +160,6 @@ def precision_settings(precision: Precision, device: Device | None) -> dict[str,
     # As a plugin it is exact: asked for "16-mixed" on a CPU, Lightning would compute in bf16.
     name: Literal["16-mixed", "bf16-mixed"] = "16-mixed" if precision is Precision.FP16 else "bf16-mixed"
     return {"plugins": [MixedPrecision(name, device.name, device.make_scaler(precision))]}
-
-
-class StartedProcesses(ClusterEnvironment):
-    """Tells Lightning that the processes are already running, and which one this is."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__()
-        self._world = world
-
-    creates_processes_externally = True
-    main_address = property(lambda self: self._world.master_addr)
-    main_port = property(lambda self: self._world.master_port)
-
-    @staticmethod
-    def detect() -> bool:
-        """Return False: the trainer passes it."""
-        return False
-
-    def world_size(self) -> int:
-        """Return how many processes there are."""
-        return self._world.world_size
-
-    def set_world_size(self, size: int) -> None:
-        """Ignore it: the number is given."""
-
-    def global_rank(self) -> int:
-        """Return this process's rank."""
-        return self._world.rank
-
-    def set_global_rank(self, rank: int) -> None:
-        """Ignore it: the rank is given."""
-
-    def local_rank(self) -> int:
-        """Return this process's rank on its machine."""
-        return self._world.local_rank
-
-    def node_rank(self) -> int:
-        """Return the number of its machine."""
-        return self._world.node_rank
 
 
 class DeviceRules(Callback):
@@ -255,39 +205,31 @@ def _make_accelerator(device: Device, place: torch.device) -> Accelerator:
     class OurAccelerator(Accelerator):
         """The device as Lightning sees it; a class, because Lightning calls its static methods."""
 
-        def setup_device(self, device: torch.device) -> None:
-            """Do nothing: the device is set already."""
+        def setup_device(self, device: torch.device) -> None: ...
 
         def get_device_stats(self, device: Any) -> dict[str, Any]:  # noqa: ARG002
-            """Return no statistics: devices have none in common."""
             return {}
 
-        def teardown(self) -> None:
-            """Do nothing."""
+        def teardown(self) -> None: ...
 
         @staticmethod
         def parse_devices(devices: int | str) -> int:
-            """Return how many are meant."""
             return int(devices)
 
         @staticmethod
         def get_parallel_devices(devices: int) -> list[torch.device]:
-            """Return this process's device once per process: Lightning never uses another's."""
-            return [place] * devices
+            return [place] * devices  # Lightning never uses another process's
 
         @staticmethod
         def auto_device_count() -> int:
-            """Return how many there are."""
             return device.count()
 
         @staticmethod
         def is_available() -> bool:
-            """Return True: the device object exists."""
             return True
 
         @staticmethod
         def name() -> str:
-            """Return the device's name."""
             return device.name
 
     return OurAccelerator()
@@ -328,11 +270,7 @@ class _Parallel(DDPStrategy):
 
 
 def _narrow(tensor: Tensor) -> Tensor:
-    """Return integers in 32 bits.
-
-    Raises:
-        UsageError: they don't fit.
-    """
+    """Return integers in 32 bits."""
     small = tensor.int()
     if not torch.equal(small.long(), tensor):
         raise UsageError(

@@ -133,11 +133,7 @@ class ScaledOptimizer:
 
 
 def scale_rate(optimizer: Optimizer, factor: float) -> None:
-    """Multiply the learning rate.
-
-    Raises:
-        UsageError: the optimizer already has a scheduler.
-    """
+    """Multiply the learning rate."""
     for group in optimizer.param_groups:
         if "initial_lr" in group:  # a scheduler's mark; it would set the rate back
             raise UsageError(

@@ -95,16 +95,12 @@ def open_arrow(place: str) -> tuple[Any, str]:
 
 def is_folder(place: str) -> bool:
     """Return whether there is a folder."""
-    if not is_url(place):
-        return Path(place).is_dir()
     system, path = open_place(place)
     return bool(system.isdir(path))
 
 
 def has_file(place: str) -> bool:
     """Return whether there is a checkpoint: the file, or the one before it."""
-    if not is_url(place):
-        return Path(place).exists() or previous_of(Path(place)).exists()
     system, path = open_place(place)
     return bool(system.exists(path) or system.exists(_previous(path)))
 

@@ -192,22 +192,14 @@ class Plan:
 
 
 def one_of(name: str, value: T | None, other: str, alias: T | None) -> T | None:
-    """Return the value of a setting that has two names.
-
-    Raises:
-        UsageError: both are given, with different values.
-    """
+    """Return the value of a setting that has two names."""
     if value is not None and alias is not None and value != alias:
         raise UsageError(f"{name}={value!r} and {other}={alias!r} mean the same thing. Give one of them.")
     return value if value is not None else alias
 
 
 def _check_processes(request: Request, facts: DeviceFacts, processes: int, strategy: str) -> None:
-    """Reject a number of processes that contradicts the rest of the request.
-
-    Raises:
-        UsageError: it does.
-    """
+    """Reject a number of processes that contradicts the rest of the request."""
     batch, device = request.batch, facts.name
     if processes < 1:
         raise UsageError(f"num_processes={processes!r} is not possible. Ask for at least 1.")
@@ -260,11 +252,7 @@ def _place_workers(
 
 
 def _read_auto_lr(auto_lr: bool | Mapping[str, float]) -> tuple[bool, float]:
-    """Return whether the learning rate is scaled, and in how many epochs.
-
-    Raises:
-        UsageError: it is neither a bool nor `{"warmup_epochs": n}`.
-    """
+    """Return whether the learning rate is scaled, and in how many epochs."""
     if isinstance(auto_lr, bool):
         return auto_lr, 0.0
     wrong = [key for key in auto_lr if key != "warmup_epochs"]

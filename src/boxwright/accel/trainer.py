@@ -3,9 +3,11 @@
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch import Trainer as LightningTrainer
 from lightning.pytorch.strategies import DDPStrategy
@@ -17,7 +19,6 @@ from boxwright.accel import ipex
 from boxwright.accel.auto_lr import ScaleRate
 from boxwright.accel.lightning_device import (
     DeviceRules,
-    StartedProcesses,
     count_processes,
     find_device,
     precision_settings,
@@ -174,7 +175,7 @@ class Trainer(LightningTrainer):
         if self.plan.strategy == "none":
             super().fit(model, *args, **kwargs)
             return
-        job = _FitJob(self.plan, self._settings, self._device, model, args, kwargs)
+        job = partial(_fit_in_worker, self.plan, self._settings, self._device, model, (args, kwargs))
         launcher = self._our_launcher or make_launcher(self.plan.strategy)
         outcome: Any = launcher.run(job, self.plan.workers)
         model.load_state_dict(outcome["weights"])
@@ -290,54 +291,40 @@ class _Compiled(LightningModule):
         return {"optimizer": self._optimizer, "lr_scheduler": self._scheduler}
 
 
-class _FitJob:
-    """What is sent to a worker: it fits there, and the first worker returns weights, metrics and counters."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        settings: dict[str, Any],
-        device: Device | None,
-        model: LightningModule,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> None:
-        self.plan, self.settings, self.device = plan, settings, device
-        self.model, self.args, self.kwargs = model, args, kwargs
-
-    def _place(self, settings: dict[str, Any], plugins: list[Any], world: World) -> dict[str, Any]:
-        """Return the settings of this process's Trainer."""
-        settings = {**settings, "plugins": plugins}
-        precision = self.plan.precision
-        if self.device is not None:
-            local_rank, processes = world.local_rank, world.world_size
-            return _merge(settings, settings_for(self.device, precision, processes=processes, local_rank=local_rank))
-        settings |= {
+def _fit_in_worker(
+    plan: Plan,
+    settings: dict[str, Any],
+    device: Device | None,
+    model: LightningModule,
+    data: tuple[tuple[Any, ...], dict[str, Any]],
+    world: World,
+) -> dict[str, Any] | None:
+    """Fit as one of several processes; the first one returns weights, metrics and counters."""
+    kept = {k: v for k, v in settings.items() if k not in ("accelerator", "devices", "num_nodes")}
+    # Our launchers set torchrun's variables, which that environment reads.
+    kept["plugins"] = [*_as_list(settings.get("plugins")), TorchElasticEnvironment()]
+    if device is not None:
+        ours = settings_for(device, plan.precision, processes=world.world_size, local_rank=world.local_rank)
+    else:
+        ours = {
             "accelerator": "cpu",
             # Lightning wants machines of one size. On the CPU it may take all processes for those of one machine.
             "devices": world.world_size,
             "strategy": DDPStrategy(process_group_backend="gloo"),
+            **precision_settings(plan.precision, _cpu_for("cpu")),
         }
-        return _merge(settings, precision_settings(precision, _cpu_for("cpu")))
-
-    def __call__(self, world: World) -> dict[str, Any] | None:
-        environment = StartedProcesses(world)
-        settings = {
-            k: v for k, v in self.settings.items() if k not in ("accelerator", "devices", "num_nodes", "plugins")
-        }
-        plugins = [*_as_list(self.settings.get("plugins")), environment]
-        trainer = LightningTrainer(num_nodes=1, **self._place(settings, plugins, world))
-        trainer.fit(self.model, *self.args, **self.kwargs)
-        if not world.is_first:
-            return None
-        return {
-            "weights": {k: v.detach().cpu() for k, v in self.model.state_dict().items()},
-            "metrics": {k: float(v) for k, v in trainer.callback_metrics.items()},
-            "epochs": trainer.current_epoch,
-            "steps": trainer.global_step,
-            "checkpoints": [c.state_dict() for c in trainer.checkpoint_callbacks],
-            "status": trainer.state.status,
-        }
+    trainer = LightningTrainer(num_nodes=1, **_merge(kept, ours))
+    trainer.fit(model, *data[0], **data[1])
+    if not world.is_first:
+        return None
+    return {
+        "weights": {k: v.detach().cpu() for k, v in model.state_dict().items()},
+        "metrics": {k: float(v) for k, v in trainer.callback_metrics.items()},
+        "epochs": trainer.current_epoch,
+        "steps": trainer.global_step,
+        "checkpoints": [c.state_dict() for c in trainer.checkpoint_callbacks],
+        "status": trainer.state.status,
+    }
 
 
 def _merge(lightning: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:

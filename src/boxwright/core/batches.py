@@ -49,11 +49,7 @@ class BatchForm:
         self._any_name = any(p.kind is p.VAR_KEYWORD for p in parameters)
 
     def split(self, batch: Any) -> tuple[Call, Any]:
-        """Return the call, and the target or None.
-
-        Raises:
-            UsageError: the batch holds fewer inputs than the model needs.
-        """
+        """Return the call, and the target or None."""
         if isinstance(batch, Mapping):
             inputs = {k: v for k, v in batch.items() if self._any_name or k in self._names}
             return ((), inputs), _unwrap({k: v for k, v in batch.items() if k not in inputs})

@@ -69,11 +69,7 @@ class FunctionMetric(WeightedMean):
         self._function = deepcopy(function)  # it may be an object that remembers
 
     def add_batch(self, outputs: Any, targets: Any, samples: int) -> None:
-        """Add one batch.
-
-        Raises:
-            UsageError: the function returned neither one number nor one per sample.
-        """
+        """Add one batch."""
         values = to_array(self._function(outputs, targets))
         if values.size == 1:
             self.add(float(values.reshape(())), samples)

@@ -60,12 +60,7 @@ class HpuDevice(Device):
         self._core = self._load()
 
     def _load(self) -> Any:
-        """Import the plugin in the requested mode, and return its core module.
-
-        Raises:
-            MissingDependencyError: it is not installed.
-            UsageError: it does not fit this torch, or is already loaded in the other mode or without these lists.
-        """
+        """Import the plugin in the requested mode, and return its core module."""
         plugins = find_plugins()
         if not plugins:
             raise MissingDependencyError(
@@ -84,11 +79,7 @@ class HpuDevice(Device):
             ) from error
 
     def _check_loaded(self) -> None:
-        """Compare with the variables that the plugin read when it was loaded.
-
-        Raises:
-            UsageError: one has changed since.
-        """
+        """Compare with the variables that the plugin read when it was loaded."""
         if (os.environ.get(LAZY_MODE) == "1") != self._lazy:
             raise UsageError(
                 f"The Gaudi plugin is already loaded with {LAZY_MODE}={os.environ.get(LAZY_MODE, '0')}, and can't "
@@ -174,11 +165,7 @@ class HpuDevice(Device):
 
 
 def _check_lists(options: DeviceOptions) -> None:
-    """Reject lists of operations that can't be read or contradict each other.
-
-    Raises:
-        UsageError: they do.
-    """
+    """Reject lists of operations that can't be read or contradict each other."""
     low, full = (set() if file is None else _read_ops(file) for file in (options.bf16_ops, options.fp32_ops))
     both = ", ".join(repr(name) for name in sorted(low & full))
     if both:
@@ -186,11 +173,7 @@ def _check_lists(options: DeviceOptions) -> None:
 
 
 def _read_ops(file: Path) -> set[str]:
-    """Return the names of a list of operations.
-
-    Raises:
-        UsageError: it can't be read, or is empty.
-    """
+    """Return the names of a list of operations."""
     try:
         names = file.read_text(encoding="utf-8").split()
     except OSError as error:

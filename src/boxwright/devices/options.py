@@ -34,11 +34,7 @@ class DeviceOptions:
     fp32_ops: Path | None = None
 
     def refuse_all_but(self, device: str, *known: str) -> None:
-        """Reject options that do not apply to a device.
-
-        Raises:
-            UsageError: one is set; the message names it.
-        """
+        """Reject options that do not apply to a device."""
         for field in fields(self):
             value = getattr(self, field.name)
             if value is not None and field.name not in known:

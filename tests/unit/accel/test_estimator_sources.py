@@ -103,10 +103,10 @@ def test_a_loaders_batch_is_cut_and_everything_else_stays() -> None:
 
 def test_a_data_set_is_shared_by_its_workers_and_shuffled_for_training_only() -> None:
     intake = Intake(elsewhere=False, cache_dir=None, seed=0)
-    trained: Any = intake.for_training(DATA, 6, 3, (None, None), shuffle=None)
+    trained: Any = intake.open(DATA, 6, (None, None), workers=3, shuffle=None)
     assert isinstance(trained.loader.sampler, RandomSampler)
     assert cut_batches(trained.loader, 3).batch_size == 2
-    scored: Any = intake.for_scoring(DATA, 6, (None, None))
+    scored: Any = intake.open(DATA, 6, (None, None))
     assert isinstance(scored.loader.sampler, SequentialSampler)
 
 

@@ -50,12 +50,7 @@ class Blueprint:
         return deepcopy(dict(self.config))
 
     def make_model(self, weights: Mapping[str, Any] | None, config: dict[str, Any]) -> nn.Module:
-        """Return the network, with these weights if there are any; otherwise as the creator and the seed make it.
-
-        Raises:
-            UsageError: the creator returned something else.
-            CheckpointError: the weights belong to another network.
-        """
+        """Return the network, with these weights if there are any; otherwise as the creator and the seed make it."""
         with seeded(self.seed):
             model = self.model(config)
         if not isinstance(model, nn.Module):
@@ -68,11 +63,7 @@ class Blueprint:
         return model
 
     def make_optimizer(self, model: nn.Module, config: dict[str, Any]) -> Optimizer:
-        """Return the model's optimizer.
-
-        Raises:
-            UsageError: there is no creator, or it returned something else.
-        """
+        """Return the model's optimizer."""
         if self.optimizer is None:
             raise UsageError("fit() needs an optimizer. Give from_torch() optimizer=f(model, config).")
         optimizer = self.optimizer(model, config)
@@ -112,11 +103,7 @@ class Result:
 
 
 def run_step(step: Step, model: nn.Module, batch: Any, samples: int | None = None) -> Result:
-    """Return the result of a step on a batch; its samples are counted if they are not given.
-
-    Raises:
-        UsageError: the step did not return (losses, outputs) or (losses, outputs, targets).
-    """
+    """Return the result of a step on a batch; its samples are counted if they are not given."""
     answer = step(model, batch)
     if not isinstance(answer, tuple) or len(answer) not in (2, 3):
         raise UsageError(
@@ -176,11 +163,7 @@ def form_of(model: nn.Module) -> BatchForm:
 
 
 def make_loss(loss: Any, config: dict[str, Any]) -> Callable[..., Any]:
-    """Return the loss function: the module or function itself, or what a creator made of the config.
-
-    Raises:
-        UsageError: it is none of them.
-    """
+    """Return the loss function: the module or function itself, or what a creator made of the config."""
     if isinstance(loss, type) and issubclass(loss, nn.Module):
         loss = loss()
     if not callable(loss):
@@ -197,9 +180,6 @@ def make_loss(loss: Any, config: dict[str, Any]) -> Callable[..., Any]:
 
 def name_losses(losses: Any) -> dict[str, Tensor]:
     """Return losses by name, with the one that is minimised as "loss".
-
-    Raises:
-        UsageError: it is neither a scalar tensor nor a dict of them.
 
     Example:
         >>> name_losses({"box": torch.tensor(1.0), "class": torch.tensor(2.0)})["loss"]
@@ -232,11 +212,7 @@ class SampleCounter:
         self._warned = False
 
     def __call__(self, batch: Any) -> int:
-        """Return how many samples a batch has.
-
-        Raises:
-            UsageError: the user's function returned something else.
-        """
+        """Return how many samples a batch has."""
         if self._stated is not None:
             return _check_count(self._stated(batch))
         samples = count_samples(batch)

@@ -84,11 +84,7 @@ _MOMENTS = tuple(name for name in vars(Callback) if name.startswith(("before_", 
 
 
 def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
-    """Return the callbacks of one `fit`.
-
-    Raises:
-        UsageError: it is not a list, or an entry lacks methods of a `Callback`.
-    """
+    """Return the callbacks of one `fit`."""
     if not isinstance(callbacks, Sequence):
         raise UsageError(f"callbacks is a {type(callbacks).__name__}. Give a list of them.")
     for number, one in enumerate(callbacks):

@@ -204,7 +204,7 @@ class Estimator:
         called = check_callbacks(callbacks)
         columns = (feature_cols, label_cols)
         workers = self.plan.processes
-        source = self._intake.for_training(data, batch_size, workers, columns, shuffle=shuffle)
+        source = self._intake.open(data, batch_size, columns, workers=workers, shuffle=shuffle)
         validation = None
         if validation_data is not None:
             size = validation_batch_size
@@ -212,7 +212,7 @@ class Estimator:
                 size = check_count("validation_batch_size", size)
             elif batch_size is not None and kind_of(validation_data) != "loader":
                 size = batch_size // workers
-            validation = self._intake.for_scoring(validation_data, size, columns)
+            validation = self._intake.open(validation_data, size, columns)
         elif validation_batch_size is not None:
             raise UsageError(f"validation_batch_size={validation_batch_size!r} needs validation_data.")
         job = FitJob(
@@ -358,8 +358,7 @@ class Estimator:
         columns: tuple[Sequence[str] | None, Sequence[str] | None],
     ) -> Any:
         self._check_open()
-        whole_rows = function is predict
-        source = self._intake.for_scoring(data, batch_size, columns, whole_rows=whole_rows)
+        source = self._intake.open(data, batch_size, columns, whole_rows=function is predict)
         job = ScoreJob(blueprint=self._blueprint, data=source, weights=self._state.model)
         return self._launch(function, job)
 

@@ -27,55 +27,42 @@ class Intake:
         self._elsewhere, self._cache_dir, self._seed = elsewhere, cache_dir, seed
         self._tables: Tables | None = None
 
-    def for_training(
-        self, data: Any, batch_size: int | None, workers: int, columns: Columns, *, shuffle: bool | None
-    ) -> Source:
-        """Return a source of training batches; `batch_size` is for all workers together.
-
-        Raises:
-            UsageError: the arguments do not fit the kind of data.
-        """
-        if shuffle is not None and kind_of(data) in ("loader", "creator"):
-            raise UsageError(
-                f"shuffle={shuffle!r} is for tables and data sets. A loader or creator sets the order itself."
-            )
-        return self._open(data, batch_size, columns, workers=workers, shuffle=shuffle is not False)
-
-    def for_scoring(self, data: Any, batch_size: int | None, columns: Columns, *, whole_rows: bool = False) -> Source:
-        """Return a source of batches for scoring; `batch_size` is that of one forward pass.
-
-        Raises:
-            UsageError: the arguments do not fit the kind of data.
-        """
-        return self._open(data, batch_size, columns, whole_rows=whole_rows)
-
-    def give_back(self, data: Any, outputs: Any) -> Any:
-        """Return outputs in the form of the data: as columns beside a table's, otherwise as they are."""
-        return self._open_tables().attach(data, outputs) if kind_of(data) == "table" else outputs
-
-    def close(self) -> None:
-        """Remove what was written."""
-        if self._tables is not None:
-            self._tables.close()
-
-    def _open(
+    def open(
         self,
         data: Any,
         batch_size: int | None,
         columns: Columns,
         *,
-        workers: int = 1,
-        shuffle: bool = False,
+        workers: int | None = None,
+        shuffle: bool | None = None,
         whole_rows: bool = False,
     ) -> Source:
+        """Return a source of batches.
+
+        Args:
+            data: of any kind that `kind_of` knows.
+            batch_size: in training that of all workers together, in scoring that of one forward pass.
+            columns: of a table.
+            workers: how many share a batch in training; None for scoring.
+            shuffle: whether training shuffles the rows of a table or data set; None for True, and for other data.
+            whole_rows: whether the rows of a table will be returned with predictions.
+
+        Raises:
+            UsageError: the arguments do not fit the kind of data.
+        """
         kind = kind_of(data)
-        part = None if batch_size is None else divide_batch(check_count("batch_size", batch_size), workers)
+        part = None if batch_size is None else divide_batch(check_count("batch_size", batch_size), workers or 1)
         if kind == "table" or kind == "data set":
             if part is None:
                 raise UsageError(f"A {kind} needs a batch_size.")
+            mixed = workers is not None and shuffle is not False
             if kind == "table":
-                return self._open_tables().source(data, part, columns, shuffle=shuffle, whole_rows=whole_rows)
-            data, part = DataLoader(data, batch_size=part * workers, shuffle=shuffle), None
+                return self._open_tables().source(data, part, columns, shuffle=mixed, whole_rows=whole_rows)
+            data, part = DataLoader(data, batch_size=part * (workers or 1), shuffle=mixed), None
+        elif shuffle is not None:
+            raise UsageError(
+                f"shuffle={shuffle!r} is for tables and data sets. A loader or creator sets the order itself."
+            )
         if any(columns):
             raise UsageError("feature_cols and label_cols are for tables. Loaders and creators give ready batches.")
         if kind == "creator":
@@ -86,6 +73,15 @@ class Intake:
                 "it out, or give a creator f(config, batch_size)."
             )
         return LoaderSource(loader=data, seed=self._seed)
+
+    def give_back(self, data: Any, outputs: Any) -> Any:
+        """Return outputs in the form of the data: as columns beside a table's, otherwise as they are."""
+        return self._open_tables().attach(data, outputs) if kind_of(data) == "table" else outputs
+
+    def close(self) -> None:
+        """Remove what was written."""
+        if self._tables is not None:
+            self._tables.close()
 
     def _open_tables(self) -> "Tables":
         if self._tables is None:

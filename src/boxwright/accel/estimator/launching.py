@@ -18,11 +18,7 @@ T = TypeVar("T")
 
 
 def choose_launcher(backend: str | Launcher, workers: int, num_nodes: int, max_restarts: int | None) -> str | Launcher:
-    """Return what starts the workers and restarts them.
-
-    Raises:
-        UsageError: the settings contradict each other.
-    """
+    """Return what starts the workers and restarts them."""
     if not isinstance(backend, str) and (isinstance(backend, type) or not hasattr(backend, "run")):
         raise UsageError(
             f"backend={backend!r} is not a launcher. Give the name of one: subprocess, spawn, ray or spark; or an "

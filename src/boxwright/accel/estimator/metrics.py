@@ -7,7 +7,7 @@ Functions f(outputs, targets) are averaged over the batches, weighted by samples
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,27 +19,11 @@ from boxwright.core.errors import UsageError
 from boxwright.core.metrics import FunctionMetric, Metric, WeightedMean, add_batch, copy_metric, metric_name
 
 
-class Evaluator(Protocol):
-    """What `EvaluatorMetric` makes a metric of; its class also has `from_state`."""
-
-    def state(self) -> Any:
-        """Return all that was collected."""
-        ...
-
-    def merge(self, other: Any) -> None:
-        """Add what another evaluator collected."""
-        ...
-
-    def evaluate(self) -> Any:
-        """Return the numbers."""
-        ...
-
-
 class EvaluatorMetric:
     """A metric on an evaluator such as `CocoEvaluator`.
 
     Args:
-        evaluator: an empty one, of the right classes.
+        evaluator: an empty one, of the right classes; it has `state`, `merge`, `evaluate` and `from_state`.
         add: `add(evaluator, outputs, targets)` adds one batch.
 
     Example:
@@ -49,7 +33,7 @@ class EvaluatorMetric:
         0
     """
 
-    def __init__(self, evaluator: Evaluator, add: Callable[[Any, Any, Any], None]) -> None:
+    def __init__(self, evaluator: Any, add: Callable[[Any, Any, Any], None]) -> None:
         self._evaluator = evaluator
         self._add = add
 
@@ -63,8 +47,7 @@ class EvaluatorMetric:
 
     def merge(self, state: Any) -> None:
         """Add another evaluator's state."""
-        kind: Any = type(self._evaluator)
-        self._evaluator.merge(kind.from_state(state))
+        self._evaluator.merge(type(self._evaluator).from_state(state))
 
     def compute(self) -> Any:
         """Return the evaluator's numbers, as plain values where it has a `to_dict`."""
@@ -105,11 +88,7 @@ class Accuracy:
 
 
 def name_metrics(metrics: Any) -> dict[str, Any]:
-    """Return a user's metrics by name: the names of a dict, otherwise those of the classes or functions.
-
-    Raises:
-        UsageError: one is not a metric, or two have the same name.
-    """
+    """Return a user's metrics by name: the names of a dict, otherwise those of the classes or functions."""
     if metrics is None:
         return {}
     if isinstance(metrics, Mapping):

@@ -38,11 +38,7 @@ class Stored:
     file: bytes = field(default=b"", repr=False)
 
     def open(self) -> list[Any]:
-        """Return the parquet files, in the order of their names.
-
-        Raises:
-            DataError: nothing can be read there.
-        """
+        """Return the parquet files, in the order of their names."""
         if not self.url:
             return [pq.ParquetFile(pa.BufferReader(self.file))]
         try:
@@ -103,11 +99,7 @@ class TableReader:
 
 
 def check_columns(columns: Sequence[str], known: Sequence[str]) -> None:
-    """Check that a table has these columns.
-
-    Raises:
-        UsageError: one is missing.
-    """
+    """Check that a table has these columns."""
     missing = [name for name in columns if name not in known]
     if missing:
         raise UsageError(f"The table has no column {missing[0]!r}. It has: {', '.join(known)}.")
@@ -117,9 +109,6 @@ def to_tensor(name: str, column: Any) -> Any:
     """Return a column as a tensor: numbers (N,), lists of numbers (N, length); text and bytes as a list.
 
     Floats become float32, integers int64.
-
-    Raises:
-        DataError: a value is missing, the lists have different lengths, or the type is not supported.
     """
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(column, pa.ChunkedArray):  # combine_chunks leaves one where there was none

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from boxwright.accel.estimator.blueprint import Blueprint, SampleCounter, form_of, run_step
 from boxwright.accel.estimator.metrics import LossMeans, Metrics, gather
@@ -118,11 +119,7 @@ def _lengths(values: Any) -> Iterator[int | None]:
 
 
 def _to_arrays(outputs: Any, samples: int) -> Any:
-    """Return outputs as arrays in main memory.
-
-    Raises:
-        UsageError: an output does not have one entry per sample.
-    """
+    """Return outputs as arrays in main memory."""
     if isinstance(outputs, Mapping):
         return {name: _to_arrays(value, samples) for name, value in outputs.items()}
     if isinstance(outputs, tuple):
@@ -135,39 +132,28 @@ def _to_arrays(outputs: Any, samples: int) -> Any:
             "samples. Return tensors or lists with one entry per sample; several outputs as a tuple or a dict. If the "
             "batch has another number of samples, give from_torch() a count_samples(batch) that returns it."
         )
-    if isinstance(outputs, list):
-        return [_detach(value) for value in outputs]
-    return _detach(outputs)
+    return tree_map(_detach, outputs)
 
 
 def _detach(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        array: Any = value.detach().cpu()
-        return (array.float() if array.dtype == torch.bfloat16 else array).numpy()
-    if isinstance(value, Mapping):
-        return {name: _detach(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_detach(one) for one in value]
-    return value
+    if not isinstance(value, Tensor):
+        return value
+    tensor = value.detach().cpu()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def join(parts: Sequence[Any]) -> Any:
-    """Return the outputs of all batches as one: arrays end to end, lists end to end, in the same structure.
-
-    Raises:
-        UsageError: the batches' outputs do not fit together.
+    """Return the outputs of all batches as one, in the same structure: arrays and lists are concatenated.
 
     Example:
         >>> join([(np.zeros((2, 3)), ["a", "b"]), (np.ones((1, 3)), ["c"])])[1]
         ['a', 'b', 'c']
     """
-    first = parts[0]
-    if isinstance(first, Mapping):
-        return {name: join([part[name] for part in parts]) for name in first}
-    if isinstance(first, tuple):
-        joined = [join([part[i] for part in parts]) for i in range(len(first))]
-        return type(first)(*joined) if hasattr(first, "_fields") else tuple(joined)
-    if isinstance(first, list):
+    return tree_map(_concatenate, parts[0], *parts[1:], is_leaf=lambda value: isinstance(value, list))
+
+
+def _concatenate(*parts: Any) -> Any:
+    if isinstance(parts[0], list):
         return [value for part in parts for value in part]
     if len({part.shape[1:] for part in parts}) > 1:
         shapes = sorted({str(part.shape[1:]) for part in parts})

@@ -65,11 +65,7 @@ class CreatorSource:
         return deal(self._create(config), nano, self.seed)
 
     def check(self, config: dict[str, Any]) -> None:
-        """Fail before the training instead of after its first epoch.
-
-        Raises:
-            UsageError: there is no batch size, and the creator does not choose one either.
-        """
+        """Fail before the training instead of after its first epoch."""
         if self.batch_size is None:
             self._create(config)
 
@@ -125,9 +121,6 @@ def cut_batches(loader: Any, workers: int) -> Any:
     """Return a loader like this one whose batches are a worker's part of the original ones.
 
     Batches of a batch sampler of the user's own stay whole: one step then takes one of them in each worker.
-
-    Raises:
-        UsageError: the batch size can't be divided evenly.
     """
     if workers == 1 or not isinstance(loader, DataLoader) or loader.batch_size is None:
         return loader
@@ -138,11 +131,7 @@ def cut_batches(loader: Any, workers: int) -> Any:
 
 
 def divide_batch(batch_size: int, workers: int) -> int:
-    """Return one worker's part of a batch.
-
-    Raises:
-        UsageError: it can't be divided evenly.
-    """
+    """Return one worker's part of a batch."""
     if batch_size % workers:
         below = batch_size - batch_size % workers
         raise UsageError(

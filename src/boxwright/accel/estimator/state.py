@@ -42,11 +42,7 @@ class State:
     run: str = ""
 
     def save(self, place: str) -> None:
-        """Write it atomically; the old file is kept as the previous one.
-
-        Raises:
-            CheckpointError: it could not be written.
-        """
+        """Write it atomically; the old file is kept as the previous one."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         # As text: loading a checkpoint runs no code, and a user's metric may return values of any class.
         values["stats"] = json.dumps(self.stats, default=repr)
@@ -55,11 +51,7 @@ class State:
 
     @classmethod
     def load(cls, place: str) -> "State":
-        """Return what `save` wrote.
-
-        Raises:
-            CheckpointError: there is no such file, it is damaged, or not an estimator's.
-        """
+        """Return what `save` wrote."""
         with to_read(place) as path:
             saved = load_checkpoint(path)
         if saved.get("format") != _FORMAT:
@@ -75,11 +67,7 @@ def to_cpu(values: Any) -> Any:
 
 
 def read_weights(place: str) -> dict[str, Any]:
-    """Return the weights of a file or URL: `save`'s, a checkpoint's, or a plain state dict that torch wrote.
-
-    Raises:
-        CheckpointError: it can't be read or holds no weights.
-    """
+    """Return the weights of a file or URL: `save`'s, a checkpoint's, or a plain state dict that torch wrote."""
     saved: Any
     with to_read(place) as path:
         if is_checkpoint(path):

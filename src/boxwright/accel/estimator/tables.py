@@ -56,10 +56,6 @@ class Tables:
             columns: names of the features and of the labels.
             shuffle: whether training shuffles the rows.
             whole_rows: whether all columns are written, because the rows will be returned with predictions.
-
-        Raises:
-            UsageError: no features are named, a column `prediction` exists already, or the table is too large to send.
-            DataError: the table can't be written.
         """
         features, labels = (_names(kind, value) for kind, value in zip(("feature", "label"), columns, strict=True))
         if not features:
@@ -87,11 +83,7 @@ class Tables:
         return self._known[key][1]
 
     def attach(self, data: Any, outputs: Any) -> Any:
-        """Return a table like `data` with the outputs as columns; those of a path come as a pyarrow Table.
-
-        Raises:
-            UsageError: the table has a column of that name.
-        """
+        """Return a table like `data` with the outputs as columns; those of a path come as a pyarrow Table."""
         files = self.store(data, ()).open()
         table = pa.concat_tables([file.read() for file in files])
         named = _name_outputs(outputs)
@@ -145,12 +137,7 @@ class Tables:
 
 
 def write_parts(parts: Iterator[Any], sink: Any, *, limit: int | None = None) -> None:
-    """Write tables as one parquet file of small row groups.
-
-    Raises:
-        DataError: there is no row.
-        UsageError: the file grows over the limit.
-    """
+    """Write tables as one parquet file of small row groups."""
     writer = None
     rows = 0
     rest: Any = None
@@ -179,11 +166,7 @@ def write_parts(parts: Iterator[Any], sink: Any, *, limit: int | None = None) ->
 
 
 def read_parts(data: Any, columns: Sequence[str]) -> Iterator[Any]:
-    """Yield a table as pyarrow Tables, partition by partition; no names mean all columns.
-
-    Raises:
-        UsageError: a column is missing, or the kind of table is unknown.
-    """
+    """Yield a table as pyarrow Tables, partition by partition; no names mean all columns."""
     check_columns(columns, _column_names(data))
     if isinstance(data, pa.Table):
         yield data.select(list(columns)) if columns else data

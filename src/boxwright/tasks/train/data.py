@@ -187,10 +187,10 @@ def make_loader(
 
 
 def choose_workers(nano: TorchNano, config: TrainConfig) -> tuple[WorkerKind, int]:
-    """Return who makes the samples of this process, and how many.
+    """Return the kind and number of workers that make the samples of this process.
 
-    A device that works by itself wants its next operations in time. Threads would take Python's lock from the one that
-    gives it them, so processes make the samples, on nearly all cores. On a CPU the cores compute, and threads do.
+    A GPU or Gaudi must get its next operations in time. Threads would take Python's lock from the one that feeds it, so
+    processes make the samples, on nearly all cores. On a CPU, where the cores compute, threads do.
     """
     cores = torch.get_num_threads()
     kind = config.worker_kind
