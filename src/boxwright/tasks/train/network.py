@@ -23,7 +23,7 @@ _log = get_logger(__name__)
 def make_network(config: TrainConfig, num_classes: int) -> nn.Module:
     """Return the network with the weights of `config.ckpt`, and operators that train faster on a CPU.
 
-    On GPUs and Gaudi these are PyTorch's own. State dictionaries keep their keys; networks for exporting are built anew.
+    On GPUs and Gaudi these are PyTorch's own. State dicts keep their keys; networks for exporting are built anew.
     """
     network = build(config.model, num_classes)
     if config.ckpt is not None:
