@@ -2,7 +2,7 @@
 
 Samples per second of one thread: ImageFolder, RandomResizedCrop(224), flip, ToTensor and Normalize, ours against
 torchvision's in one interleaved run. Needs torchvision (which Boxwright itself does not). Without --images it draws
-photograph-like JPEGs of the two sizes people have: ImageNet's 500x375 and a camera's 4000x3000.
+photograph-like JPEGs of two common sizes: ImageNet's 500x375 and a camera's 4000x3000.
 """
 
 import argparse
@@ -84,7 +84,7 @@ def main() -> None:
             folder = Path(name)
             draw_photos(folder, size_hw, count)
             size = sum(p.stat().st_size for p in folder.rglob("*.jpg")) / count / 1000
-            print(f"{size_hw[1]}x{size_hw[0]}, {size:.0f} kB a file:")
+            print(f"{size_hw[1]}x{size_hw[0]}, {size:.0f} kB per file:")
             compare(folder, args.rounds)
 
 

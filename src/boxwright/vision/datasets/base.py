@@ -23,11 +23,7 @@ _PALETTE = 3
 
 
 class VisionDataset(Dataset[tuple[Any, Any]]):
-    """Base of the data sets: applies the transforms to the image and target that `load` returns.
-
-    Raises:
-        UsageError: both `transforms` and one of the others are given.
-    """
+    """Base of the data sets: applies the transforms to the image and target that `load` returns."""
 
     def __init__(
         self,
@@ -59,11 +55,7 @@ class VisionDataset(Dataset[tuple[Any, Any]]):
         return image, target
 
     def refuse_download(self, wanted: bool, folder: str | Path) -> None:
-        """Check that no download is asked for.
-
-        Raises:
-            UsageError: it is; the message says where the files belong.
-        """
+        """Check that no download is asked for; the error says where the files belong."""
         if wanted:
             raise UsageError(
                 f"{type(self).__name__}(download=True) would need the network, which Boxwright doesn't use. "
@@ -114,11 +106,7 @@ def load_mask(path: str | Path) -> NDArray[Any]:
 
 
 def check_min_side(min_side: int | None) -> None:
-    """Check that `min_side` is a length or None.
-
-    Raises:
-        UsageError: it is less than 1.
-    """
+    """Check that `min_side` is at least 1, or None."""
     if min_side is not None and min_side < 1:
         raise UsageError(f"min_side={min_side!r} must be at least 1.")
 
@@ -129,10 +117,6 @@ def read_list(path: Path) -> list[list[str]]:
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Check that an argument is one of the choices.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """Check that an argument is one of the choices."""
     if value not in choices:
         raise UsageError(f"Unknown {name} {value!r}. Choose from: {', '.join(choices)}.")

@@ -1,6 +1,7 @@
 """What transforms share: their base class, the random draws and the checks of arguments.
 
-Draws come from torch's global generator, so `torch.manual_seed` and worker seeding govern all transforms.
+Draws come from torch's global generator, so `torch.manual_seed` and worker seeding govern all transforms. Every check
+here and in the other files raises a `UsageError`.
 """
 
 import math
@@ -93,33 +94,21 @@ def _logarithms(low: float, high: float) -> tuple[float, float]:
 
 
 def check_range(name: str, low: float, value: float, high: float = math.inf) -> None:
-    """Check that an argument lies between two bounds.
-
-    Raises:
-        UsageError: it does not.
-    """
+    """Check that an argument lies between two bounds."""
     if not low <= value <= high:
         bounds = "must not be negative" if high == math.inf else f"must be between {low} and {high}"
         raise UsageError(f"{name}={value!r} {bounds}.")
 
 
 def check_limits(name: str, values: Sequence[float]) -> tuple[float, float]:
-    """Return (smallest, largest) of a range of positive numbers.
-
-    Raises:
-        UsageError: they are not two positive numbers in rising order.
-    """
+    """Return (smallest, largest) as floats, if both are above 0 and in rising order."""
     if isinstance(values, int | float) or len(values) != 2 or not 0 < values[0] <= values[1]:
         raise UsageError(f"{name}={values!r} must be (smallest, largest), both above 0.")
     return float(values[0]), float(values[1])
 
 
 def spread(name: str, value: Range, middle: float = 0.0, lengths: tuple[int, ...] = (2,)) -> tuple[float, ...]:
-    """Return pairs of (smallest, largest) as floats; one number means that far to both sides of `middle`.
-
-    Raises:
-        UsageError: it is neither one number above 0 nor pairs in rising order.
-    """
+    """Return pairs of (smallest, largest) as floats; one number means that far to both sides of `middle`."""
     if isinstance(value, int | float):
         if value < 0:
             raise UsageError(f"{name}={value!r} must not be negative when it is one number.")
@@ -131,11 +120,7 @@ def spread(name: str, value: Range, middle: float = 0.0, lengths: tuple[int, ...
 
 
 def pair(size: int | Sequence[int], name: str = "size") -> tuple[int, int]:
-    """Return (height, width) from a number, or from one or two of them.
-
-    Raises:
-        UsageError: it is neither a positive whole number nor one or two of them.
-    """
+    """Return (height, width) from a positive whole number, or from one or two of them."""
     values: tuple[Any, ...] = tuple(size) if isinstance(size, Iterable) else (size,)
     if len(values) not in (1, 2) or any(not isinstance(v, int | np.integer) or v < 1 for v in values):
         raise UsageError(f"{name}={size!r} must be one or two positive whole numbers: side, or (height, width).")

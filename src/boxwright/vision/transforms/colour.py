@@ -20,11 +20,7 @@ from boxwright.vision.transforms.image import Pixels, apply, channels
 
 
 def colour_pixels(pixels: Pixels) -> Pixels:
-    """Return the pixels if colour transforms can work on them.
-
-    Raises:
-        UsageError: they are neither grey nor RGB, or neither 8-bit nor float.
-    """
+    """Return the pixels if they are grey or RGB, 8-bit or float; else raise an error."""
     if channels(pixels) not in (1, 3):
         raise UsageError(
             f"Colour transforms need 1 or 3 channels; the image has {channels(pixels)}. Convert it to RGB."

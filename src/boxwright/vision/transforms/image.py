@@ -71,11 +71,7 @@ def pillow() -> Any:
 
 
 def as_pixels(image: Any) -> Pixels:
-    """Return a Pillow image or an array as an array; an array is passed through, not copied.
-
-    Raises:
-        UsageError: it is neither, or has a shape that no image has.
-    """
+    """Return a Pillow image or an array as an array; an array is passed through, not copied."""
     if isinstance(image, np.ndarray):
         if image.ndim not in (2, 3) or 0 in image.shape:
             raise UsageError(f"An image array is HWC or HW and not empty; this one has shape {image.shape!r}.")
@@ -91,11 +87,7 @@ def as_pixels(image: Any) -> Pixels:
 
 
 def apply(image: Any, change: Callable[[Pixels], Pixels]) -> Any:
-    """Return what `change` makes of the image: a CHW tensor for a tensor, else an array.
-
-    Raises:
-        UsageError: the image is not one of the known forms.
-    """
+    """Return what `change` makes of the image: a CHW tensor for a tensor, else an array."""
     if not isinstance(image, torch.Tensor):
         return change(as_pixels(image))
     if image.ndim not in (2, 3) or 0 in image.shape:
@@ -136,11 +128,7 @@ def channels(image: Any) -> int:
 
 
 def for_opencv(pixels: Pixels) -> Pixels:
-    """Return the pixels if OpenCV can resample and filter them.
-
-    Raises:
-        UsageError: OpenCV does not support their type or number of channels.
-    """
+    """Return the pixels if OpenCV can resample and filter them, else raise an error."""
     if pixels.dtype not in _OPENCV_TYPES:
         names = ", ".join(str(kind) for kind in _OPENCV_TYPES)
         raise UsageError(f"This transform works on {names}; the image is {pixels.dtype}. Convert it with astype().")
@@ -155,11 +143,7 @@ def like(pixels: Pixels, changed: Pixels) -> Pixels:
 
 
 def fill_values(fill: Fill, pixels: Pixels) -> tuple[float, ...]:
-    """Return one fill value for each channel.
-
-    Raises:
-        UsageError: there are neither one nor as many values as channels.
-    """
+    """Return one fill value per channel, from one value or as many as there are channels."""
     count = channels(pixels)
     values = tuple(fill) if isinstance(fill, Iterable) else (fill,)
     if len(values) not in (1, count):
