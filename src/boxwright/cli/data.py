@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,11 @@ def _show(args: argparse.Namespace, values: Any, lines: list[str]) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from boxwright.cli.progress import progress_bar
+    from boxwright.core.progress import progress_bar
     from boxwright.tasks.data import check_set
 
-    with progress_bar("Checking", hidden=args.quiet) as advance:
+    with progress_bar(hidden=args.quiet) as show:
+        advance = partial(show, "Checking")
         reports = check_set(args.data, split=args.split, format=args.format, report=args.report, progress=advance)
     lines: list[str] = []
     for part, report in reports.items():

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 
 from boxwright.cli.options import add_model_arguments, fraction, model_options, positive
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Score and print; return 3 if any image could not be read."""
-    from boxwright.cli.progress import progress_bar
+    from boxwright.core.progress import progress_bar
     from boxwright.tasks.evaluate import evaluate
     from boxwright.tasks.predict.predictor import Predictor, Thresholds
     from boxwright.tasks.program import keep_freed_memory
@@ -34,9 +35,9 @@ def run(args: argparse.Namespace) -> int:
     thresholds = Thresholds(conf=args.conf, nms=args.nms, class_agnostic=args.class_agnostic)
     with (
         Predictor.load(args.model, thresholds=thresholds, options=model_options(args)) as predictor,
-        progress_bar("Scoring", hidden=args.quiet) as advance,
+        progress_bar(hidden=args.quiet) as show,
     ):
-        result = evaluate(predictor, args.data, batch=args.batch, limit=args.limit, progress=advance)
+        result = evaluate(predictor, args.data, batch=args.batch, limit=args.limit, progress=partial(show, "Scoring"))
     if args.json:
         print(json.dumps(result.to_dict()))
     else:

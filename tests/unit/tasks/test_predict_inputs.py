@@ -13,19 +13,19 @@ from boxwright.core.errors import DataError, UsageError
 from boxwright.tasks.predict.inputs import EncodedImage, Failure, Frame, as_image, list_sources, source_folders
 
 
-def read_sources(sources: Any, *, fit_hw: tuple[int, int] | None = None, **options: Any) -> Iterator[Frame | Failure]:
-    for item in list_sources(sources, **options):
+def read_sources(sources: Any, *, fit_hw: tuple[int, int] | None = None) -> Iterator[Frame | Failure]:
+    for item in list_sources(sources):
         yield item.read(fit_hw) if isinstance(item, EncodedImage) else item
 
 
-def _frames(sources: Any, **options: Any) -> list[Frame]:
-    items = list(read_sources(sources, **options))
+def _frames(sources: Any) -> list[Frame]:
+    items = list(read_sources(sources))
     assert all(isinstance(item, Frame) for item in items), items
     return items  # type: ignore[return-value]
 
 
-def _failure(sources: Any, **options: Any) -> Failure:
-    (item,) = read_sources(sources, **options)
+def _failure(sources: Any) -> Failure:
+    (item,) = read_sources(sources)
     assert isinstance(item, Failure)
     return item
 
@@ -80,12 +80,13 @@ def test_a_video_gives_numbered_frames_and_its_speed(tmp_path: Path) -> None:
     assert {f.image.shape for f in frames} == {(64, 64, 3)}
 
 
-def test_a_dash_is_one_image_on_stdin(tmp_path: Path) -> None:
+def test_a_dash_is_one_image_on_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = save_scene(tmp_path / "a.png", ("green", 3, 3)).read_bytes()
-    (frame,) = _frames("-", stdin=io.BytesIO(data))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+    (frame,) = _frames("-")
     assert frame.source == "stdin"
     np.testing.assert_array_equal(frame.image, scene(("green", 3, 3)))
-    assert "0 bytes" in str(_failure("-", stdin=io.BytesIO(b"")).error)
+    assert "0 bytes" in str(_failure("-").error)
 
 
 def test_bytes_are_an_encoded_image(tmp_path: Path) -> None:

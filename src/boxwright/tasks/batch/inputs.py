@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -51,10 +51,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagePlace:
-    """Where the images are, and in what form; small enough to be sent with every task."""
+    """Where the images are, and in which columns of a table; small enough to be sent with every task."""
 
     place: str
-    kind: Literal["images", "parquet"]
     column: str = ""
     path_column: str = ""
 
@@ -109,7 +108,7 @@ def list_inputs(place: str, *, part_rows: int, column: str | None = None) -> Inp
     names = tuple(info.path[len(path) :].lstrip("/") for info in images)
     groups = [names[start : start + part_rows] for start in range(0, len(names), part_rows)]
     parts = tuple(Part(number=number, rows=len(group), files=group) for number, group in enumerate(groups))
-    return Inputs(place=ImagePlace(place=place, kind="images"), parts=parts, fingerprint=digest.hexdigest())
+    return Inputs(place=ImagePlace(place=place), parts=parts, fingerprint=digest.hexdigest())
 
 
 def _from_tables(system: Any, place: str, path: str, files: list[Any], part_rows: int, column: str | None) -> Inputs:
@@ -128,7 +127,7 @@ def _from_tables(system: Any, place: str, path: str, files: list[Any], part_rows
         if found is None:
             path_column = "path" if "path" in schema.names and _is_text(schema.field("path").type) else ""
             image_column = _find_column(schema, column)
-            found = ImagePlace(place=place, kind="parquet", column=image_column, path_column=path_column)
+            found = ImagePlace(place=place, column=image_column, path_column=path_column)
         for wanted, fits in ((found.column, _holds_bytes), (found.path_column, _is_text)):
             if wanted and (wanted not in schema.names or not fits(schema.field(wanted).type)):
                 raise DataError(

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import cv2
 import numpy as np
@@ -74,9 +74,7 @@ ImageSource: TypeAlias = str | Path | int | bytes | NDArray[Any] | Any
 Item: TypeAlias = Frame | Failure | EncodedImage
 
 
-def list_sources(
-    sources: ImageSource | Sequence[ImageSource] | Iterator[ImageSource], *, stdin: BinaryIO | None = None
-) -> Iterator[Item]:
+def list_sources(sources: ImageSource | Sequence[ImageSource] | Iterator[ImageSource]) -> Iterator[Item]:
     """Yield the frames of one source or many, in order; files are not read yet, see `EncodedImage`.
 
     A string or path is an image, a folder, a glob, a video, a URL, a camera's number or "-" for one image on stdin.
@@ -92,7 +90,7 @@ def list_sources(
     count = -1
     for count, source in enumerate(many):
         try:
-            yield from _list_one(source, count, stdin)
+            yield from _list_one(source, count)
         except DataError as error:
             yield Failure(source=_label(source, count), error=error)
     if count < 0:
@@ -123,7 +121,7 @@ def _label(source: ImageSource, position: int) -> str:
     return f"{'bytes' if isinstance(source, bytes) else 'array'} {position}"
 
 
-def _list_one(source: ImageSource, position: int, stdin: BinaryIO | None) -> Iterator[Item]:
+def _list_one(source: ImageSource, position: int) -> Iterator[Item]:
     label = _label(source, position)
     if isinstance(source, Item):
         yield source
@@ -132,15 +130,15 @@ def _list_one(source: ImageSource, position: int, stdin: BinaryIO | None) -> Ite
     elif isinstance(source, int):
         yield from _read_video(source, label)
     elif isinstance(source, (str, Path)):
-        yield from _list_text(str(source), label, stdin)
+        yield from _list_text(str(source), label)
     else:
         yield Frame(source=label, image=as_image(source))
 
 
-def _list_text(text: str, label: str, stdin: BinaryIO | None) -> Iterator[Item]:
+def _list_text(text: str, label: str) -> Iterator[Item]:
     path = Path(os.path.expanduser(text))
     if text == "-":
-        yield EncodedImage(source=label, data=(stdin or sys.stdin.buffer).read())
+        yield EncodedImage(source=label, data=sys.stdin.buffer.read())
     elif text.isdecimal() and not os.path.exists(path):
         yield from _read_video(int(text), f"camera {text}")
     elif text.lower().startswith(_STREAMS):

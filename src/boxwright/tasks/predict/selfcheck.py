@@ -33,13 +33,10 @@ _TIMEOUT_S = 300.0
 _INT8_LEAST, _INT8_TIMES = 0.05, 3.0
 
 
-def check_artifact(folder: Path, *, timeout_s: float = _TIMEOUT_S, cache: Path | None = None) -> Artifact:
-    """Return an artifact that gives its golden output on this machine; it is checked once, then remembered.
+def check_artifact(folder: Path, *, timeout_s: float = _TIMEOUT_S) -> Artifact:
+    """Return an artifact that gives its golden output on this machine.
 
-    Args:
-        folder: the artifact.
-        timeout_s: how long the check may take.
-        cache: where it is remembered, by cpu, versions and the artifact's content; by default in the user's cache.
+    It is checked once, and then remembered in the user's cache, by cpu, versions and the artifact's content.
 
     Raises:
         CheckpointError: it does not, or it is damaged.
@@ -49,7 +46,7 @@ def check_artifact(folder: Path, *, timeout_s: float = _TIMEOUT_S, cache: Path |
     artifact = read_artifact(folder)
     if catalogue.find("runtime", artifact.choice.runtime).missing():
         catalogue.load("runtime", artifact.choice.runtime)  # raises with the pip command
-    memory = (cache or Path.home() / ".cache" / "boxwright" / "checks") / f"{_key(artifact)}.json"
+    memory = Path.home() / ".cache" / "boxwright" / "checks" / f"{_key(artifact)}.json"
     if not memory.is_file():
         if fault := _run_child(folder, timeout_s):
             raise CheckpointError(fault)
