@@ -80,7 +80,8 @@ def test_a_set_with_other_classes_is_a_model_error(boxwright: Command, toy_onnx:
     done = boxwright("eval", toy_onnx, "--data", other, "--json")
     assert done.code == 4
     assert done.out == ""
-    assert "knows 3 classes (red, green, blue), but the data set has 2, of which it does not know violet" in done.err
+    assert "knows 3 classes ('red', 'green', 'blue')" in done.err
+    assert "does not know 'violet'" in done.err
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.core.errors import CheckpointError, DataError, UsageError
+from boxwright.core.errors import CheckpointError, DataError, UsageError, shorten
 from boxwright.core.log import get_logger
 from boxwright.core.packages import require
 from boxwright.core.timing import Stopwatch
@@ -151,8 +151,8 @@ def match_classes(model_names: Sequence[str], data_names: Sequence[str]) -> NDAr
         _log.warning("The model's classes have no names; they are matched in the data set's order.")
         return np.arange(len(model_names), dtype=np.int64)
     raise CheckpointError(
-        f"The model knows {len(model_names)} classes ({_short(model_names)}), but the data set has {len(data_names)}, "
-        f"of which it does not know {_short(unknown)}. Use the model that was trained for these classes, or name its "
+        f"The model knows {len(model_names)} classes ({shorten(model_names)}), but the data set has {len(data_names)}, "
+        f"of which it does not know {shorten(unknown)}. Use the model that was trained for these classes, or name its "
         "classes with --names."
     )
 
@@ -167,7 +167,3 @@ def _translate(found: Detections, mapping: NDArray[np.int64], names: tuple[str, 
         names=names,
         size_hw=found.size_hw,
     )
-
-
-def _short(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,4 +1,7 @@
-"""What the formats share: `Layout`, the names of splits, and `Fault`."""
+"""What the formats share: `Layout`, the names of splits, and `Fault`.
+
+Every reader and writer raises `DataError` for a file that it can't use, with a message for the user.
+"""
 
 import re
 from collections.abc import Collection, Iterable, Sequence

@@ -19,11 +19,7 @@ CopyMode = Literal["copy", "link"]
 
 
 def read_text(file: Path) -> str:
-    """Return the text of a file without a byte order mark.
-
-    Raises:
-        DataError: it can't be read.
-    """
+    """Return the text of a file without a byte order mark."""
     try:
         # Not strict: lists may hold file names that are not valid UTF-8.
         return file.read_bytes().decode("utf-8-sig", "surrogateescape")
@@ -32,20 +28,12 @@ def read_text(file: Path) -> str:
 
 
 def read_lines(file: Path) -> list[str]:
-    """Return the lines of a file that are not blank, stripped.
-
-    Raises:
-        DataError: it can't be read.
-    """
+    """Return the lines of a file that are not blank, stripped."""
     return [line for line in (line.strip() for line in read_text(file).split("\n")) if line]
 
 
 def write_text(file: Path, text: str | bytes, *, atomic: bool = True) -> None:
-    """Write a file and make its folder; `atomic=False` is for one of many files, where a disk sync each is slow.
-
-    Raises:
-        DataError: it can't be written.
-    """
+    """Write a file and make its folder; `atomic=False` is for one of many files, where a disk sync each is slow."""
     data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
     try:
         if atomic:
@@ -76,11 +64,7 @@ def exported_names(records: Records) -> list[str]:
 
 
 def label_stems(names: Sequence[str]) -> list[str]:
-    """Return each name without its ending, which is the name of its label file.
-
-    Raises:
-        DataError: two images would share a label file.
-    """
+    """Return each name without its ending, which is the name of its label file."""
     stems = [os.path.splitext(name)[0] for name in names]
     owner: dict[str, str] = {}
     for stem, name in zip(stems, names, strict=True):
@@ -93,11 +77,7 @@ def label_stems(names: Sequence[str]) -> list[str]:
 
 
 def copy_images(records: Records, names: Sequence[str], folder: Path, how: CopyMode) -> None:
-    """Copy or link every image to `folder / name`; one that is there already stays.
-
-    Raises:
-        DataError: an image can't be written, or another one has its name.
-    """
+    """Copy or link every image to `folder / name`; one that is there already stays."""
     for parent in {(folder / name).parent for name in names}:
         try:
             parent.mkdir(parents=True, exist_ok=True)
@@ -140,11 +120,7 @@ def image_roots(file: Path) -> list[Path]:
 
 
 def find_images(file: Path, names: Sequence[str]) -> tuple[Path, NDArray[np.bool_]]:
-    """Return the folder that holds most of the images of a COCO json, and which of them it holds.
-
-    Raises:
-        DataError: none of them exists.
-    """
+    """Return the folder that holds most of the images of a COCO json, and which of them it holds."""
     # Whole folders are listed because asking a network disk for 100,000 files one by one is slow.
     listings: dict[str, frozenset[str]] = {}
 

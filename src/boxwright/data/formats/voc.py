@@ -40,11 +40,7 @@ class VocLayout:
 
     @classmethod
     def find(cls, place: Path) -> "VocLayout | None":
-        """Return the layout of the VOC set in a folder, None when there is no xml at the usual places.
-
-        Raises:
-            DataError: the folder holds several sets.
-        """
+        """Return the layout of the VOC set in a folder, None when there is no xml at the usual places."""
         if not place.is_dir():
             return None
         if place.name in _LABEL_FOLDERS and _has_xml(place, "*.xml", "*/*.xml"):

@@ -66,11 +66,7 @@ def parse_voc_xml(file: Path) -> VocXml:
 
 
 def format_voc_xml(records: Records, i: int, filename: str) -> str:
-    """Return the xml of image i; numbers are as short as they can be and still give the same float32.
-
-    Raises:
-        DataError: a class name can't be written in xml.
-    """
+    """Return the xml of image i; numbers are as short as they can be and still give the same float32."""
     height, width = records.size_hw(i)
     lines = ["<annotation>", f"  <filename>{escape(filename)}</filename>"]
     if height:

@@ -64,11 +64,7 @@ class YoloLayout:
 
     @classmethod
     def find(cls, place: Path) -> "YoloLayout | None":
-        """Return the layout of the YOLO set at a path: a yaml, a list of images, or a folder; None without a set.
-
-        Raises:
-            DataError: the yaml or list can't be used.
-        """
+        """Return the layout of the YOLO set at a path: a yaml, a list of images, or a folder; None without a set."""
         if place.suffix.lower() in (".yaml", ".yml") and place.is_file():
             return cls._from_yaml(place)
         if place.is_file():

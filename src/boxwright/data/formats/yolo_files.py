@@ -109,11 +109,7 @@ def read_sizes_hw(paths: Sequence[Path]) -> list[tuple[int, int] | None]:
 
 
 def find_yaml(folder: Path) -> Path | None:
-    """Return the yaml that describes a YOLO set in a folder: `data.yaml`, or the only other one that names images.
-
-    Raises:
-        DataError: there are several.
-    """
+    """Return the yaml that describes a YOLO set in a folder: `data.yaml`, or the only other one that names images."""
     usual = next((folder / name for name in _YAML_NAMES if (folder / name).is_file()), None)
     if usual is not None:
         return usual
@@ -127,11 +123,7 @@ def find_yaml(folder: Path) -> Path | None:
 
 
 def load_yaml(file: Path) -> Any:
-    """Return the values of a yaml file.
-
-    Raises:
-        DataError: it can't be read or is not valid.
-    """
+    """Return the values of a yaml file."""
     try:
         return yaml.safe_load(read_text(file))
     except yaml.YAMLError as error:
@@ -139,11 +131,7 @@ def load_yaml(file: Path) -> Any:
 
 
 def yaml_images(values: Mapping[Any, Any], file: Path) -> dict[str, tuple[Path, ...]]:
-    """Return the folders and lists of images that a yaml names for each split.
-
-    Raises:
-        DataError: it names none.
-    """
+    """Return the folders and lists of images that a yaml names for each split."""
     images = {}
     # The folder in the yaml is often one of another machine; then the yaml's own folder counts.
     bases = (file.parent / str(values.get("path") or "."), file.parent)
@@ -163,11 +151,7 @@ def yaml_images(values: Mapping[Any, Any], file: Path) -> dict[str, tuple[Path, 
 
 
 def yaml_classes(values: Mapping[Any, Any], file: Path) -> tuple[tuple[str, ...] | None, tuple[int, ...] | None]:
-    """Return the class names in a yaml and the category ids that a COCO set had for them, None for what is missing.
-
-    Raises:
-        DataError: one of them can't be used.
-    """
+    """Return the class names in a yaml and the category ids that a COCO set had for them, None for what is missing."""
     given, ids = values.get("names"), values.get("category_ids")
     if given is None:
         return None, None
@@ -194,11 +178,7 @@ def lists_images(file: Path) -> bool:
 
 
 def listed_images(place: Path) -> list[Path]:
-    """Return the images in a folder or in a list file, in order; listed ones need not exist.
-
-    Raises:
-        DataError: it can't be read.
-    """
+    """Return the images in a folder or in a list file, in order; listed ones need not exist."""
     if place.is_dir():
         return list_images(place, recursive=True)
     return [Path(os.path.normpath(place.parent / line)) for line in read_lines(place)]
