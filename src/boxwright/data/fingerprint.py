@@ -12,10 +12,10 @@ from typing import NamedTuple
 from boxwright.core.errors import DataError, shorten
 from boxwright.data.formats.files import read_text, write_text
 from boxwright.data.records import PathText, Records
-from boxwright.data.threads import map_threads
 
 _VERSION = 1
-_READERS = 8
+# The place of a hash of the file's content in locks and digests of version 1; it is always empty.
+_NO_HASH = ""
 
 
 class ImagePrint(NamedTuple):
@@ -25,13 +25,11 @@ class ImagePrint(NamedTuple):
         file_bytes: the length of the file, -1 if it did not exist.
         changed_ns: when it was last written.
         labels: a hash of its boxes and their class names.
-        content: a hash of the file, "" unless the files were read.
     """
 
     file_bytes: int
     changed_ns: int
     labels: str
-    content: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,18 +40,16 @@ class Fingerprint:
         names: the classes.
         category_ids: the ids that the annotations use for them.
         images: the state of each image, by its path below the root.
-        content: whether the images were read and hashed.
     """
 
     names: tuple[str, ...]
     category_ids: tuple[int, ...]
     images: dict[str, ImagePrint]
-    content: bool = False
 
     @cached_property
     def digest(self) -> str:
         """A hash of everything except dates, so that a copy on another machine has the same."""
-        rows = [[name, p.file_bytes, p.labels, p.content] for name, p in sorted(self.images.items())]
+        rows = [[name, p.file_bytes, p.labels, _NO_HASH] for name, p in sorted(self.images.items())]
         return _hash(json.dumps([self.names, self.category_ids, rows]).encode(), 16)
 
     def write_lock(self, path: PathText) -> None:
@@ -65,20 +61,17 @@ class Fingerprint:
         values = {
             "version": _VERSION,
             "digest": self.digest,
-            "content": self.content,
+            "content": False,
             "names": self.names,
             "category_ids": self.category_ids,
         }
         # One line per image: a difference between two locks can be read.
-        body = ",\n".join(f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in self.images.items())
+        body = ",\n".join(f"  {json.dumps(name)}: {json.dumps([*row, _NO_HASH])}" for name, row in self.images.items())
         write_text(Path(path), f'{json.dumps(values, indent=1)[:-2]},\n "images": {{\n{body}\n }}\n}}\n')
 
 
-def fingerprint(records: Records, *, content: bool = False) -> Fingerprint:
-    """Return the state of a set now. No file is opened unless `content` asks to read and hash every image.
-
-    Without `content`, an image counts as changed by its length, and as perhaps changed by its date.
-    """
+def fingerprint(records: Records) -> Fingerprint:
+    """Return the state of a set now, by its labels and by the lengths and dates of its files; none is opened."""
     words = [name.encode("utf-8", "surrogatepass") for name in records.names]
 
     def one(i: int) -> ImagePrint:
@@ -86,22 +79,14 @@ def fingerprint(records: Records, *, content: bool = False) -> Fingerprint:
         classes = b"\n".join(words[c] for c in records.class_ids_of(i).tolist())
         parts = (records.boxes(i), records.areas_of(i), records.crowd_of(i), records.sizes_hw[i])
         labels = _hash(b"".join(part.tobytes() for part in parts) + classes)
-        path = records.path(i)
         try:
-            status = os.stat(path)
-            found = _hash(path.read_bytes(), 16) if content else ""
+            status = os.stat(records.path(i))
         except (OSError, ValueError):
             return ImagePrint(-1, 0, labels)
-        return ImagePrint(status.st_size, status.st_mtime_ns, labels, found)
+        return ImagePrint(status.st_size, status.st_mtime_ns, labels)
 
-    # Length and date alone are too little work for threads.
-    prints = map_threads(one, len(records), _READERS) if content else map(one, range(len(records)))
-    return Fingerprint(
-        names=records.names,
-        category_ids=records.category_ids,
-        images={records.relative_path(i): found for i, found in enumerate(prints)},
-        content=content,
-    )
+    images = {records.relative_path(i): one(i) for i in range(len(records))}
+    return Fingerprint(names=records.names, category_ids=records.category_ids, images=images)
 
 
 def read_lock(path: PathText) -> Fingerprint:
@@ -120,21 +105,14 @@ def read_lock(path: PathText) -> Fingerprint:
         return Fingerprint(
             names=tuple(values["names"]),
             category_ids=tuple(values["category_ids"]),
-            images={name: ImagePrint(*row) for name, row in values["images"].items()},
-            content=bool(values["content"]),
+            images={name: ImagePrint(*row[:3]) for name, row in values["images"].items()},
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{str(file)!r} is not a data lock: {error!r}. Remove it to start a new one.") from error
 
 
-def compare(lock: PathText | Fingerprint, records: Records) -> list[str]:
-    """Return a sentence for each difference between a set and its lock; none if it is unchanged.
-
-    Raises:
-        DataError: the lock can't be read.
-    """
-    old = lock if isinstance(lock, Fingerprint) else read_lock(lock)
-    new = fingerprint(records, content=old.content)
+def compare(old: Fingerprint, new: Fingerprint) -> list[str]:
+    """Return a sentence for each difference between two states of a set; none if it is unchanged."""
     out = []
     came = [name for name in new.names if name not in old.names]
     went = [name for name in old.names if name not in new.names]
@@ -148,15 +126,14 @@ def compare(lock: PathText | Fingerprint, records: Records) -> list[str]:
         out.append("The category ids of the classes changed.")
 
     pairs = [(name, old.images[name], now) for name, now in new.images.items() if name in old.images]
-    changed = [name for name, a, b in pairs if (a.file_bytes, a.content) != (b.file_bytes, b.content)]
-    # A date alone proves nothing: copying a set changes it. A hash does.
+    changed = [name for name, a, b in pairs if a.file_bytes != b.file_bytes]
+    # A date alone proves nothing: copying a set changes it.
     touched = [n for n, a, b in pairs if a.changed_ns != b.changed_ns and a.file_bytes == b.file_bytes]
     relabelled = [name for name, a, b in pairs if a.labels != b.labels]
     out += _count(set(new.images) - set(old.images), "image was added", "images were added")
     out += _count(set(old.images) - set(new.images), "image is gone", "images are gone")
     out += _count(changed, "image changed", "images changed")
-    if not old.content:
-        out += _count(touched, "image has a new date", "images have a new date", " The length is the same.")
+    out += _count(touched, "image has a new date", "images have a new date", " The length is the same.")
     return out + _count(relabelled, "image has other labels", "images have other labels")
 
 

@@ -201,12 +201,10 @@ class Records:
         """Return the areas of the objects of image i, a view (K,)."""
         return self.areas[self._span(i)]
 
-    def select(self, indices: Sequence[int] | NDArray[Any] | slice) -> "Records":
-        """Return the chosen images in the given order, by indices, mask or slice; all classes stay."""
-        if not isinstance(indices, slice):
-            array = np.asarray(indices)
-            indices = array if array.size else array.astype(np.int64)
-        index = np.arange(len(self))[indices]
+    def select(self, indices: Sequence[int] | NDArray[Any]) -> "Records":
+        """Return the chosen images in the given order, by indices or mask; all classes stay."""
+        array = np.asarray(indices)
+        index = np.arange(len(self))[array if array.size else array.astype(np.int64)]
         letters, path_offsets = _gather(self.path_offsets, index)
         rows, offsets = _gather(self.offsets, index)
         chosen = {"image": index, "box": rows}

@@ -18,19 +18,16 @@ def records(tmp_path: Path) -> Records:
     return generate_scenes(tmp_path / "set", images=5, seed=1, size_hw=(64, 64), classes=["circle", "star"])
 
 
-@pytest.mark.parametrize("content", [False, True])
-def test_a_lock_comes_back_and_an_unchanged_set_has_nothing_to_say(
-    tmp_path: Path, records: Records, content: bool
-) -> None:
-    made = fingerprint(records, content=content)
+def test_a_lock_comes_back_and_an_unchanged_set_has_nothing_to_say(tmp_path: Path, records: Records) -> None:
+    made = fingerprint(records)
     made.write_lock(tmp_path / "run/data.lock")
     assert read_lock(tmp_path / "run/data.lock") == made
-    assert compare(tmp_path / "run/data.lock", records) == []
+    assert compare(made, fingerprint(records)) == []
 
 
 def test_images_that_come_and_go_are_counted_and_named(records: Records) -> None:
     before = fingerprint(records.select([0, 1, 2]))
-    assert compare(before, records.select([2, 3, 4])) == [
+    assert compare(before, fingerprint(records.select([2, 3, 4]))) == [
         "2 images were added: '000003.jpg', '000004.jpg'.",
         "2 images are gone: '000000.jpg', '000001.jpg'.",
     ]
@@ -40,21 +37,15 @@ def test_a_changed_file_is_noticed_by_its_length(records: Records) -> None:
     before = fingerprint(records)
     with records.path(1).open("ab") as file:
         file.write(b"x")
-    assert compare(before, records) == ["1 image changed: '000001.jpg'."]
+    assert compare(before, fingerprint(records)) == ["1 image changed: '000001.jpg'."]
     records.path(2).unlink()
-    assert compare(before, records) == ["2 images changed: '000001.jpg', '000002.jpg'."]
+    assert compare(before, fingerprint(records)) == ["2 images changed: '000001.jpg', '000002.jpg'."]
 
 
-def test_a_new_date_alone_is_said_as_such_and_a_hash_knows_better(records: Records) -> None:
-    by_date, by_content = fingerprint(records), fingerprint(records, content=True)
+def test_a_new_date_alone_is_said_as_such(records: Records) -> None:
+    before = fingerprint(records)
     os.utime(records.path(3), ns=(1, 1))
-    assert compare(by_date, records) == ["1 image has a new date: '000003.jpg'. The length is the same."]
-    assert compare(by_content, records) == []
-    data = bytearray(records.path(3).read_bytes())
-    data[-10] ^= 1
-    records.path(3).write_bytes(data)
-    os.utime(records.path(3), ns=(1, 1))
-    assert compare(by_content, records) == ["1 image changed: '000003.jpg'."]
+    assert compare(before, fingerprint(records)) == ["1 image has a new date: '000003.jpg'. The length is the same."]
 
 
 def test_changed_labels_are_noticed(records: Records) -> None:
@@ -63,21 +54,23 @@ def test_changed_labels_are_noticed(records: Records) -> None:
     boxes[records.offsets[0]] += 1
     class_ids = records.class_ids.copy()
     class_ids[records.offsets[2]] ^= 1
-    assert compare(before, replace(records, boxes_xyxy=boxes, class_ids=class_ids)) == [
+    assert compare(before, fingerprint(replace(records, boxes_xyxy=boxes, class_ids=class_ids))) == [
         "2 images have other labels: '000000.jpg', '000002.jpg'."
     ]
     crowd = np.zeros(len(boxes), np.bool_)
     crowd[0] = True
-    assert "1 image has other labels: '000000.jpg'." in compare(before, replace(records, crowd=crowd))
+    assert "1 image has other labels: '000000.jpg'." in compare(before, fingerprint(replace(records, crowd=crowd)))
 
 
 def test_a_new_class_does_not_change_the_labels_of_the_others(records: Records) -> None:
     before = fingerprint(records)
-    assert compare(before, records.with_names(["ant", "circle", "star"])) == ["New classes: 'ant'."]
-    assert compare(before, records.with_names(["star", "circle"])) == ["The classes are in another order."]
-    assert compare(before, replace(records, category_ids=(5, 9))) == ["The category ids of the classes changed."]
+    assert compare(before, fingerprint(records.with_names(["ant", "circle", "star"]))) == ["New classes: 'ant'."]
+    assert compare(before, fingerprint(records.with_names(["star", "circle"]))) == ["The classes are in another order."]
+    assert compare(before, fingerprint(replace(records, category_ids=(5, 9)))) == [
+        "The category ids of the classes changed."
+    ]
     after = fingerprint(records.with_names(["ant", "circle", "star"]))
-    assert compare(after, records) == ["Classes that are gone: 'ant'."]
+    assert compare(after, fingerprint(records)) == ["Classes that are gone: 'ant'."]
 
 
 def test_the_digest_is_the_same_for_a_copy_and_another_for_a_change(tmp_path: Path, records: Records) -> None:
@@ -103,10 +96,10 @@ def test_the_digest_is_the_same_for_a_copy_and_another_for_a_change(tmp_path: Pa
     [("{", "is not a data lock"), ("[]", "is not a data lock"), ('{"version": 1}', "is not a data lock"),
      ('{"version": 99}', "version 99, not 1")],
 )  # fmt: skip
-def test_a_file_that_is_no_lock_is_refused(tmp_path: Path, records: Records, text: str, says: str) -> None:
+def test_a_file_that_is_no_lock_is_refused(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "data.lock").write_text(text)
     with pytest.raises(DataError, match=says):
-        compare(tmp_path / "data.lock", records)
+        read_lock(tmp_path / "data.lock")
     with pytest.raises(DataError, match=r"Cannot read .*nowhere\.lock"):
         read_lock(tmp_path / "nowhere.lock")
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from boxwright.core.cpu import read_cpu
-from boxwright.core.errors import UsageError
 from boxwright.data.check.boxes import check_boxes, check_counts
 from boxwright.data.check.files import FileFacts, check_files, check_leaks, check_repeats
 from boxwright.data.check.report import RULES, CheckReport, Finding, usable
@@ -27,23 +26,16 @@ def check_records(
     other: Records | None = None,
     faults: Sequence[Fault] = (),
     progress: Progress | None = None,
-    workers: int | None = None,
 ) -> CheckReport:
-    """Return everything that is wrong or odd in a set. Every image is read and decoded.
+    """Return everything that is wrong or odd in a set. Every image is read and decoded, on all usable cores.
 
     Args:
         records: the set.
         other: the other part of a divided set: an image that is in both is an error here.
         faults: what the reader found wrong in the labels.
         progress: called with the number of images done and of all images.
-        workers: how many images are decoded at once, by default one per usable core.
-
-    Raises:
-        UsageError: `workers` is less than 1.
     """
-    if workers is not None and workers < 1:
-        raise UsageError(f"workers={workers!r} must be at least 1.")
-    workers = workers or read_cpu().usable_cores
+    workers = read_cpu().usable_cores
     facts = []
     for fact in check_files(records, range(len(records)), workers):
         facts.append(fact)

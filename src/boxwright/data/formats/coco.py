@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from boxwright.core.boxes import area_xyxy, xywh_to_xyxy
 from boxwright.core.errors import DataError, shorten
 from boxwright.data.formats.base import SPLIT_FOLDERS, Fault, record, require_split, split_of
-from boxwright.data.formats.files import CopyMode, copy_images, exported_names, find_images, image_roots, write_text
+from boxwright.data.formats.files import CopyMode, copy_images, exported_names, find_images, write_text
 from boxwright.data.records import Records, pack_paths
 from boxwright.vision.decode import list_images
 
@@ -208,23 +208,14 @@ def write_coco_folder(records: Records, folder: Path, split: str, images: CopyMo
 
 
 def write_coco(records: Records, file: Path) -> None:
-    """Write a set as a COCO json that `read_coco` reads back as the same set.
+    """Write a set as a COCO json that `read_coco` reads back as the same set, from one of its `image_roots`.
 
-    Image and category ids are kept; annotations are counted from 1. If `read_coco` would not find the images,
-    `file_name` leads from the json's folder to them.
-
-    Raises:
-        DataError: the file can't be written.
+    Image and category ids are kept; annotations are counted from 1.
     """
-    near = Path(os.path.abspath(records.root)) in image_roots(file)
-    # Links are resolved because ".." leads out of the folder that a link points to.
-    way = "" if near else os.path.relpath(os.path.realpath(records.root), os.path.realpath(file.parent))
     images = []
-    for i, (image_id, (height, width)) in enumerate(
-        zip(records.image_ids.tolist(), records.sizes_hw.tolist(), strict=True)
-    ):
-        name = records.relative_path(i)
-        image = {"id": image_id, "file_name": name if near else os.path.normpath(os.path.join(way, name))}
+    for i, image_id in enumerate(records.image_ids.tolist()):
+        height, width = records.size_hw(i)
+        image = {"id": image_id, "file_name": records.relative_path(i)}
         images.append(image | {"height": height, "width": width} if height else image)
     columns = {
         "image_id": np.repeat(records.image_ids, np.diff(records.offsets)).tolist(),

@@ -15,7 +15,7 @@ from boxwright.core.config import to_yaml
 from boxwright.core.errors import BoxwrightError, CheckpointError
 from boxwright.core.log import get_logger
 from boxwright.core.spec import Spec
-from boxwright.data.fingerprint import compare, fingerprint
+from boxwright.data.fingerprint import compare, fingerprint, read_lock
 from boxwright.data.records import Records
 from boxwright.detector.weights import save_weights
 from boxwright.tasks.train.config import Schedule, TrainConfig
@@ -146,7 +146,7 @@ def _lock_data(config: TrainConfig, records: Records) -> str:
     path = config.output_dir / "data.lock"
     now = fingerprint(records)
     if config.resume and path.exists():
-        for sentence in compare(path, records):
+        for sentence in compare(read_lock(path), now):
             _log.warning("The data changed since the run began: %s", sentence)
     else:
         now.write_lock(path)

@@ -15,7 +15,7 @@ from boxwright.core.memory import read_memory
 from boxwright.data.cache import CacheKind, open_cache
 from boxwright.data.check import CheckReport, FileFacts, check_files, make_report, usable
 from boxwright.data.dataset import DetectionDataset
-from boxwright.data.fingerprint import compare
+from boxwright.data.fingerprint import compare, fingerprint, read_lock
 from boxwright.data.forks import processes_can_work
 from boxwright.data.formats import find_layout
 from boxwright.data.loader import Loader
@@ -130,7 +130,8 @@ def _earlier_report(records: Records, config: TrainConfig) -> CheckReport | None
         return None
     try:
         report = CheckReport.load(config.output_dir / "data_report.json")
-        return None if compare(lock, usable(records, report, threshold=1)) else report
+        good = usable(records, report, threshold=1)
+        return None if compare(read_lock(lock), fingerprint(good)) else report
     except (DataError, UsageError):
         return None
 
