@@ -100,11 +100,9 @@ class Stats:
         """
         require("matplotlib", extra="plots", by="A plot")
         # Not pyplot: it keeps every figure and picks a display.
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(12, 9), layout="constrained")
-        FigureCanvasAgg(figure)
         (classes, per_image), (sides, ratios) = figure.subplots(2, 2)
         order = np.argsort(-np.array(self.boxes_per_class, np.int64), kind="stable")[:_MOST_BARS]
         classes.bar(range(len(order)), [self.boxes_per_class[i] for i in order])
