@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -211,15 +212,43 @@ def test_auto_lr_multiplies_the_rate_by_the_processes() -> None:
 
 
 def test_a_scheduler_works_with_precision_16() -> None:
-    net = make_net()
-    runner = TorchNano(precision=16)
-    with runner._work(runner._world, 1):
+    def halve(runner: TorchNano) -> float:
+        net = make_net()
         model, optimizer = runner.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
         runner.backward(model(torch.ones(2, 4)).sum())
         optimizer.step()
         scheduler.step()
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
+        return float(optimizer.param_groups[0]["lr"])
+
+    assert TorchNano(precision=16).launch(halve) == pytest.approx(0.05)
+
+
+class Base(TorchNano):
+    def train(self, number: int) -> list[int]:
+        return [number, self.world_size]
+
+
+class Child(Base):
+    def train(self, number: int) -> list[int]:
+        return [*super().train(number + 1), number]
+
+
+class Loop:
+    def train(self, number: int) -> list[int]:
+        return [number]
+
+
+class Mixed(Loop, TorchNano):
+    pass
+
+
+def test_train_may_call_its_parents_or_come_from_a_mixin_and_stays_a_method_of_the_class() -> None:
+    assert Child().train(1) == [2, 1, 1]
+    assert Mixed().train(1) == [1]
+    assert "train" not in vars(Child())
+    assert list(signature(Child.train).parameters) == ["self", "number"]
+    assert Child(num_processes=2).train(1) == [2, 2, 1]
 
 
 def test_checkpoints_are_written_once_and_load_back(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Literal, get_args
 
 from boxwright.core import catalogue
@@ -32,7 +31,7 @@ class Context:
     def __enter__(self) -> "Context":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:

@@ -264,12 +264,12 @@ class _Parallel(DDPStrategy):
             return tensor
         if not mean and reduce_op not in ("sum", ReduceOp.SUM):
             wide = tensor.dtype is torch.int64 and not self._our_device.reduces_int64
-            return super().reduce(_narrow(tensor) if wide else tensor, group, reduce_op).to(tensor.dtype)
+            return super().reduce(narrow(tensor) if wide else tensor, group, reduce_op).to(tensor.dtype)
         total = add_up(tensor, self._our_device, self.root_device, group)
         return total / self.world_size if mean else total
 
 
-def _narrow(tensor: Tensor) -> Tensor:
+def narrow(tensor: Tensor) -> Tensor:
     """Return integers in 32 bits."""
     small = tensor.int()
     if not torch.equal(small.long(), tensor):

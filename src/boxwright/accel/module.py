@@ -151,6 +151,13 @@ def follow(optimizer: Optimizer, device: torch.device, dtype: torch.dtype) -> No
                 state[key] = value.to(device=device, dtype=dtype)
 
 
+def as_list(value: Any) -> list[Any]:
+    """Return a list or tuple as a list, None as an empty one, anything else as a list of one."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
 def find_models(**places: Any) -> dict[str, nn.Module]:
     """Return the models in nested values by their path, each once.
 

@@ -28,6 +28,7 @@ from boxwright.accel.module import (
     NanoModule,
     NotPickled,
     ScaledOptimizer,
+    as_list,
     find_models,
     follow,
     model_dtype,
@@ -246,14 +247,14 @@ class TorchNano:
         Raises:
             UsageError: something is neither a model, an optimizer nor a loader.
         """
-        optimizers = [o for item in rest for o in _as_list(item) if isinstance(o, Optimizer)]
+        optimizers = [o for item in rest for o in as_list(item) if isinstance(o, Optimizer)]
         if self._scaler is not None and len(optimizers) > 1:
             raise UsageError("precision='16' scales the loss for one optimizer. Use precision='bf16' with several.")
         module = self._setup_model(model, optimizers)
         ready: list[Any] = [module]
         for item in rest:
             many = isinstance(item, (list, tuple))
-            done = [self._setup_part(part) for part in _as_list(item)]
+            done = [self._setup_part(part) for part in as_list(item)]
             ready.append(done if many else done[0])
         return module if len(ready) == 1 else tuple(ready)
 
@@ -428,7 +429,3 @@ def _launch_first(train: Callable[..., Any]) -> Callable[..., Any]:
         return train(self, *args, **kwargs) if self._running else self.launch(start, *args, **kwargs)
 
     return start
-
-
-def _as_list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]

@@ -24,6 +24,7 @@ from boxwright.accel.lightning_device import (
     precision_settings,
     settings_for,
 )
+from boxwright.accel.module import as_list
 from boxwright.accel.plan import Plan, Request, one_of
 from boxwright.accel.strategy import make_launcher
 from boxwright.core import catalogue
@@ -302,7 +303,7 @@ def _fit_in_worker(
     """Fit as one of several processes; the first one returns weights, metrics and counters."""
     kept = {k: v for k, v in settings.items() if k not in ("accelerator", "devices", "num_nodes")}
     # Our launchers set torchrun's variables, which that environment reads.
-    kept["plugins"] = [*_as_list(settings.get("plugins")), TorchElasticEnvironment()]
+    kept["plugins"] = [*as_list(settings.get("plugins")), TorchElasticEnvironment()]
     if device is not None:
         ours = settings_for(device, plan.precision, processes=world.world_size, local_rank=world.local_rank)
     else:
@@ -329,7 +330,7 @@ def _fit_in_worker(
 
 def _merge(lightning: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
     """Return Lightning's settings with ours, and the plugins of both."""
-    plugins = [*_as_list(lightning.get("plugins")), *ours.pop("plugins", [])]
+    plugins = [*as_list(lightning.get("plugins")), *ours.pop("plugins", [])]
     return {**lightning, **ours, "plugins": plugins}
 
 
@@ -339,10 +340,4 @@ def _cpu_for(accelerator: Any) -> Device | None:
 
 
 def _add_callback(settings: dict[str, Any], callback: Callback) -> None:
-    settings["callbacks"] = [*_as_list(settings.get("callbacks")), callback]
-
-
-def _as_list(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    return list(value) if isinstance(value, (list, tuple)) else [value]
+    settings["callbacks"] = [*as_list(settings.get("callbacks")), callback]

@@ -12,6 +12,18 @@ def missing_packages(packages: Iterable[str]) -> tuple[str, ...]:
     return tuple(package for package in packages if find_spec(package) is None)
 
 
+def is_from(value: object, *modules: str) -> bool:
+    """Return whether a value's class, or one that it inherits from, lives in one of these modules; imports nothing.
+
+    Example:
+        >>> from collections import OrderedDict
+        >>> is_from(OrderedDict(), "collections"), is_from([], "collections")
+        (True, False)
+    """
+    homes = {f"{kind.__module__}." for kind in type(value).__mro__}
+    return any(home.startswith(f"{module}.") for home in homes for module in modules)
+
+
 def require(*packages: str, extra: str, by: str) -> None:
     """Check that packages are installed; call it before a local import.
 

@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader
 
 from boxwright.accel.lightning_device import (
     DeviceRules,
-    _narrow,
     count_processes,
     find_device,
+    narrow,
     precision_settings,
     read_devices,
     settings_for,
@@ -230,9 +230,9 @@ def test_kernels_are_tried_out_where_the_run_wants_it(
 
 
 def test_other_reductions_of_the_trainer_never_lose_bits() -> None:
-    assert _narrow(torch.tensor([-(2**31), 2**31 - 1])).dtype is torch.int32
+    assert narrow(torch.tensor([-(2**31), 2**31 - 1])).dtype is torch.int32
     with pytest.raises(UsageError, match="beyond 32 bits"):
-        _narrow(torch.tensor([0, 2**31]))
+        narrow(torch.tensor([0, 2**31]))
 
 
 def test_fp16_on_the_cpu_is_the_cpu_s() -> None:

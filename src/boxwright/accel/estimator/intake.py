@@ -9,12 +9,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from boxwright.accel.estimator.sources import CreatorSource, LoaderSource, Source, divide_batch
 from boxwright.core.errors import UsageError
-from boxwright.core.packages import require
+from boxwright.core.packages import is_from, require
 
 if TYPE_CHECKING:
     from boxwright.accel.estimator.tables import Tables
 
-_TABLE_MODULES = ("pyspark.sql", "ray.data", "pyarrow")
 Columns = tuple[Sequence[str] | None, Sequence[str] | None]
 """The names of the features and of the labels, for tables."""
 Kind = Literal["table", "data set", "loader", "creator"]
@@ -103,10 +102,7 @@ def kind_of(data: Any) -> Kind:
     Raises:
         UsageError: no rule fits.
     """
-    modules = {kind.__module__ for kind in type(data).__mro__}
-    if isinstance(data, str | Path) or any(
-        module == root or module.startswith(f"{root}.") for module in modules for root in _TABLE_MODULES
-    ):
+    if isinstance(data, str | Path) or is_from(data, "pyspark.sql", "ray.data", "pyarrow"):
         return "table"
     if isinstance(data, Dataset) and not hasattr(data, "__iter__"):
         return "data set"

@@ -17,6 +17,7 @@ from boxwright.accel.estimator.blueprint import Result
 from boxwright.accel.nano import TorchNano
 from boxwright.core.errors import UsageError
 from boxwright.core.metrics import FunctionMetric, Metric, WeightedMean, add_batch, copy_metric, metric_name
+from boxwright.core.packages import is_from
 
 
 class EvaluatorMetric:
@@ -103,7 +104,7 @@ def name_metrics(metrics: Any) -> dict[str, Any]:
     for name, metric in named.items():
         if isinstance(metric, type):
             raise UsageError(f"The metric {name!r} is a class. Give an object: {metric.__name__}(…).")
-        if not (_is_torchmetrics(metric) or isinstance(metric, Metric) or callable(metric)):
+        if not (is_from(metric, "torchmetrics") or isinstance(metric, Metric) or callable(metric)):
             missing = [m for m in ("update", "state", "merge", "compute") if not hasattr(metric, m)]
             raise UsageError(
                 f"The metric {name!r} is a {type(metric).__name__} without {', '.join(missing)}. Give an object with "
@@ -118,7 +119,7 @@ class Metrics:
     def __init__(self, named: Mapping[str, Any], device: torch.device) -> None:
         self._metrics: dict[str, Any] = {}
         for name, metric in named.items():
-            if _is_torchmetrics(metric):
+            if is_from(metric, "torchmetrics"):
                 self._metrics[name] = copy_metric(metric).to(device)
             else:
                 self._metrics[name] = copy_metric(metric) if isinstance(metric, Metric) else FunctionMetric(metric)
@@ -132,7 +133,7 @@ class Metrics:
         """Return the numbers of the whole set in the first worker, and an empty dict in the others."""
         numbers: dict[str, Any] = {}
         for name, metric in self._metrics.items():
-            if _is_torchmetrics(metric):
+            if is_from(metric, "torchmetrics"):
                 # Its compute() is a collective: every worker calls it, also one without a batch.
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", message="The ``compute`` method of metric", category=UserWarning)
@@ -180,10 +181,6 @@ def gather(nano: TorchNano, value: Any) -> list[Any]:
     found: list[Any] | None = [None] * nano.world_size if nano.is_global_zero else None
     distributed.gather_object(value, found, dst=0)
     return found or []
-
-
-def _is_torchmetrics(metric: Any) -> bool:
-    return any(kind.__module__.partition(".")[0] == "torchmetrics" for kind in type(metric).__mro__)
 
 
 def _flatten(name: str, value: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import io
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from boxwright.accel.estimator.parquet import Stored, TableSource, check_columns
 from boxwright.accel.places import locate, open_arrow
 from boxwright.core.errors import DataError, UsageError
+from boxwright.core.packages import is_from
 
 GROUP_ROWS = 1024
 """Rows of one row group: small, so that a shuffle mixes well and a worker reads little that it does not need."""
@@ -34,8 +35,8 @@ class Tables:
 
     def __init__(self, *, elsewhere: bool, cache_dir: str | None, seed: int) -> None:
         self._elsewhere, self._cache_dir, self._seed = elsewhere, cache_dir, seed
-        self._folder: Path | None = None
         self._written: list[str] = []
+        self._remove_folder: Callable[[], Any] | None = None
         # The table itself is kept too: as long as it lives, no other object has its id.
         self._known: dict[tuple[int, tuple[str, ...]], tuple[Any, Stored]] = {}
 
@@ -90,22 +91,21 @@ class Tables:
         _check_free(list(named), table.column_names)
         for name, values in named.items():
             table = table.append_column(name, _to_column(values))
-        if _is_spark(data):
+        if is_from(data, "pyspark.sql"):
             return data.sparkSession.createDataFrame(table)
-        if _is_ray(data):
+        if is_from(data, "ray.data"):
             return import_module("ray.data").from_arrow(table)
         return table
 
     def close(self) -> None:
         """Remove what was written."""
         self._known.clear()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
         for url in self._written:
             system, path = open_arrow(url)
             system.delete_file(path)
         self._written.clear()
+        if self._remove_folder is not None:
+            self._remove_folder()
 
     def _read_names(self, data: Any) -> Sequence[str]:
         if isinstance(data, str | Path):
@@ -115,25 +115,20 @@ class Tables:
 
     def _write(self, data: Any, columns: Sequence[str]) -> Stored:
         parts = read_parts(data, columns)
-        name = f"boxwright-{uuid4().hex}.parquet"
-        if self._cache_dir is not None:
-            url = locate(self._cache_dir, name)
-            system, path = open_arrow(url)
-            system.create_dir(str(Path(path).parent), recursive=True)
-            with system.open_output_stream(path) as sink:
-                write_parts(parts, sink)
-            self._written.append(url)
-            return Stored(url=url)
-        if not self._elsewhere:
-            if self._folder is None:
-                self._folder = Path(tempfile.mkdtemp(prefix="boxwright-tables-"))
-                weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-            with (self._folder / name).open("wb") as file:
-                write_parts(parts, file)
-            return Stored(url=str(self._folder / name))
-        buffer = io.BytesIO()
-        write_parts(parts, buffer, limit=SHIP_LIMIT_BYTES)
-        return Stored(file=buffer.getvalue())
+        if self._cache_dir is None and self._elsewhere:
+            buffer = io.BytesIO()
+            write_parts(parts, buffer, limit=SHIP_LIMIT_BYTES)
+            return Stored(file=buffer.getvalue())
+        if self._cache_dir is None:
+            self._cache_dir = tempfile.mkdtemp(prefix="boxwright-tables-")
+            self._remove_folder = weakref.finalize(self, shutil.rmtree, self._cache_dir, ignore_errors=True)
+        url = locate(self._cache_dir, f"boxwright-{uuid4().hex}.parquet")
+        system, path = open_arrow(url)
+        system.create_dir(str(Path(path).parent), recursive=True)
+        with system.open_output_stream(path) as sink:
+            write_parts(parts, sink)
+        self._written.append(url)
+        return Stored(url=url)
 
 
 def write_parts(parts: Iterator[Any], sink: Any, *, limit: int | None = None) -> None:
@@ -170,7 +165,7 @@ def read_parts(data: Any, columns: Sequence[str]) -> Iterator[Any]:
     check_columns(columns, _column_names(data))
     if isinstance(data, pa.Table):
         yield data.select(list(columns)) if columns else data
-    elif _is_spark(data):
+    elif is_from(data, "pyspark.sql"):
         chosen = data.select(*columns) if columns else data
         # One partition at a time, as Arrow: collecting would need memory for the whole table.
         for row in chosen.mapInArrow(_to_ipc, "part binary").toLocalIterator(prefetchPartitions=True):
@@ -184,9 +179,9 @@ def _column_names(data: Any) -> Sequence[str]:
     names: Sequence[str]
     if isinstance(data, pa.Table):
         names = data.column_names
-    elif _is_spark(data):
+    elif is_from(data, "pyspark.sql"):
         names = data.columns
-    elif _is_ray(data):
+    elif is_from(data, "ray.data"):
         names = data.columns() or []  # None for a data set without rows
     else:
         raise UsageError(
@@ -219,14 +214,6 @@ def _names(kind: str, value: Sequence[str] | None) -> tuple[str, ...]:
     if isinstance(value, str):
         raise UsageError(f"{kind}_cols={value!r} is one name. Give a list: [{value!r}].")
     return tuple(value or ())
-
-
-def _is_spark(data: Any) -> bool:
-    return any(kind.__module__.startswith("pyspark.sql") for kind in type(data).__mro__)
-
-
-def _is_ray(data: Any) -> bool:
-    return any(kind.__module__.startswith("ray.data") for kind in type(data).__mro__)
 
 
 def _name_outputs(outputs: Any) -> dict[str, Any]:
