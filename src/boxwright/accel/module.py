@@ -14,7 +14,6 @@ from boxwright.accel.plan import Plan
 from boxwright.core.errors import UsageError
 from boxwright.core.types import Precision
 from boxwright.devices.base import Device
-from boxwright.launchers.base import Launcher
 
 # torch 2.13 has a new name for the option; 2.9 to 2.12 know the old one only.
 SYNC_BUFFERS = (
@@ -180,13 +179,3 @@ def find_models(**places: Any) -> dict[str, nn.Module]:
     for name, value in places.items():
         walk(name, value)
     return found
-
-
-class NotPickled:
-    """Holds a launcher that stays in this process: a worker that received it would import its engine."""
-
-    def __init__(self, value: Launcher | None = None) -> None:
-        self.value = value
-
-    def __reduce__(self) -> tuple[type["NotPickled"], tuple[()]]:
-        return NotPickled, ()

@@ -26,7 +26,6 @@ from boxwright.accel.loaders import NanoLoader, move, share
 from boxwright.accel.module import (
     SYNC_BUFFERS,
     NanoModule,
-    NotPickled,
     ScaledOptimizer,
     as_list,
     find_models,
@@ -149,7 +148,7 @@ class TorchNano:
             launcher_notes=() if launcher is None else launcher.notes(wanted or 1),
         )
         self.plan = Plan.resolve(request, read_cpu(), self._device.facts(Precision.parse(precision)))
-        self._launcher = NotPickled(launcher)
+        self._launcher = launcher
         self._seed = seed
         self._ddp: dict[str, Any] = {
             SYNC_BUFFERS: broadcast_buffers and self._device.copies_buffers,
@@ -159,6 +158,10 @@ class TorchNano:
         self._place = torch.device("cpu")
         self._scaler: torch.amp.GradScaler | None = None
         self._running = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A worker that received the launcher would import its engine.
+        return {**self.__dict__, "_launcher": None}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Make `train` start the processes: called from outside it launches, inside a process it is the user's loop."""
@@ -230,7 +233,7 @@ class TorchNano:
             # At most what torch uses now: the user's OMP_NUM_THREADS is a limit too.
             with self._work(world, min(worker.threads, torch.get_num_threads())):
                 return function(self, *args, **kwargs)
-        launcher = self._launcher.value or make_launcher(self.plan.strategy)
+        launcher = self._launcher or make_launcher(self.plan.strategy)
         job: Callable[[World], tuple[Result, dict[str, Any]]] = partial(self._run_job, function, args, kwargs)
         result, weights = launcher.run(job, self.plan.workers)
         models = find_models(self=self.__dict__, args=args, kwargs=kwargs)

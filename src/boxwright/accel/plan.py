@@ -105,7 +105,7 @@ class Plan:
         if self.allocator:
             lines.append(f"allocator    {self.allocator}")
         if self.batch:
-            lines.append(f"batch        {self.batch} a step, {self.batch_per_process} a process")
+            lines.append(f"batch        {self.batch} per step, {self.batch_per_process} per process")
         lines.append(f"memory       {'channels last' if self.channels_last else 'channels first'}")
         lines.append(f"lr           {self._describe_lr()}")
         return [*lines, *(f"note         {note}" for note in self.notes)]

@@ -47,7 +47,7 @@ def test_a_two_socket_machine_is_split_by_socket(tmp_path: Path) -> None:
 def test_the_plan_is_frozen_and_prints_everything() -> None:
     plan = resolve(num_processes=2, precision="bfloat16", batch=8, auto_lr=True, channels_last=True)
     text = "\n".join(plan.lines())
-    for part in ("cpu", "bf16", "2 (subprocess)", "cpus 0-1", "8 a step, 4 a process", "channels last", "times 2"):
+    for part in ("cpu", "bf16", "2 (subprocess)", "cpus 0-1", "8 per step, 4 per process", "channels last", "times 2"):
         assert part in text
     assert plan.to_dict()["processes"] == 2
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -78,7 +78,7 @@ def test_the_report_reads_as_plain_lines(tmp_path: Path) -> None:
         "  processes    1 (none)",
         "    rank 0     cpus 0-7, 1 thread",
         "  allocator    glibc, keeps freed memory",
-        "  batch        16 a step, 16 a process",
+        "  batch        16 per step, 16 per process",
         "  memory       channels last",
         "  lr           as given, whatever the number of processes",
         "  note         the container's quota of 1.5 cpus limits the threads",

@@ -12,9 +12,9 @@ from boxwright.accel.estimator.blueprint import Blueprint, SchedulerPace, Step
 from boxwright.accel.estimator.callbacks import Callback, check_callbacks
 from boxwright.accel.estimator.fitting import FitJob, fit
 from boxwright.accel.estimator.intake import Intake, check_count, kind_of
-from boxwright.accel.estimator.launching import Levels, choose_launcher, run_with_levels
+from boxwright.accel.estimator.launching import choose_launcher, read_levels, run_with_levels
 from boxwright.accel.estimator.metrics import name_metrics
-from boxwright.accel.estimator.scoring import ScoreJob, evaluate, predict
+from boxwright.accel.estimator.scoring import evaluate, predict
 from boxwright.accel.estimator.state import State, read_weights, to_cpu
 from boxwright.accel.nano import TorchNano
 from boxwright.accel.places import has_file, is_folder, is_url, locate, to_write
@@ -349,18 +349,17 @@ class Estimator:
 
     def _score(
         self,
-        function: Callable[[TorchNano, ScoreJob], Any],
+        function: Callable[..., Any],
         data: Any,
         batch_size: int | None,
         columns: tuple[Sequence[str] | None, Sequence[str] | None],
     ) -> Any:
         self._check_open()
         source = self._intake.open(data, batch_size, columns, whole_rows=function is predict)
-        job = ScoreJob(blueprint=self._blueprint, data=source, weights=self._state.model)
-        return self._launch(function, job)
+        return self._launch(function, self._blueprint, source, self._state.model)
 
-    def _launch(self, function: Callable[[TorchNano, Any], Any], job: Any) -> Any:
-        return self._nano.launch(run_with_levels, Levels.read(), function, job)
+    def _launch(self, function: Callable[..., Any], *args: Any) -> Any:
+        return self._nano.launch(run_with_levels, read_levels(), function, *args)
 
     def _check_open(self) -> None:
         if not self._open:

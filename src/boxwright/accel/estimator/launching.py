@@ -2,8 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from boxwright.accel.estimator.intake import check_count
@@ -46,42 +45,28 @@ def choose_launcher(backend: str | Launcher, workers: int, num_nodes: int, max_r
     return make_launcher(backend, max_restarts=_MAX_RESTARTS if max_restarts is None else max_restarts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Levels:
-    """The levels of the caller's loggers, for workers: a new interpreter does not know them.
+def read_levels() -> dict[str, tuple[int, bool]]:
+    """Return the levels of this program's loggers, and whether they have a handler; "" is the root."""
+    known: dict[str, Any] = {"": logging.getLogger(), **logging.Logger.manager.loggerDict}
+    loggers = {name: one for name, one in known.items() if isinstance(one, logging.Logger)}
+    return {name: (one.level, bool(one.handlers)) for name, one in loggers.items() if one.level or one.handlers}
 
-    Attributes:
-        levels: by the logger's name; "" is the root.
-        shown: names of the loggers that have a handler.
+
+def run_with_levels(
+    nano: TorchNano, levels: Mapping[str, tuple[int, bool]], function: Callable[..., T], *args: Any
+) -> T:
+    """Run one of the estimator's jobs in a worker, with the caller's log levels if it is another process.
+
+    A new interpreter does not know them. A logger that has a handler there writes to stderr here, which the caller
+    sees.
     """
-
-    levels: dict[str, int]
-    shown: tuple[str, ...]
-
-    @classmethod
-    def read(cls) -> "Levels":
-        """Return the levels of this program."""
-        known: dict[str, Any] = {"": logging.getLogger(), **logging.Logger.manager.loggerDict}
-        loggers = {name: one for name, one in known.items() if isinstance(one, logging.Logger)}
-        return cls(
-            levels={name: one.level for name, one in loggers.items() if one.level != logging.NOTSET},
-            shown=tuple(name for name, one in loggers.items() if one.handlers),
-        )
-
-    def apply(self) -> None:
-        """Set the same levels here; a logger with a handler there writes to stderr, which the caller sees."""
-        for name, level in self.levels.items():
-            logging.getLogger(name).setLevel(level)
-        for name in self.shown:
+    if nano.plan.strategy != "none" and not nano.is_external:
+        for name, (level, shown) in levels.items():
             logger = logging.getLogger(name)
-            if not logger.handlers:
+            if level != logging.NOTSET:
+                logger.setLevel(level)
+            if shown and not logger.handlers:
                 handler = logging.StreamHandler(sys.stderr)
                 handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
                 logger.addHandler(handler)
-
-
-def run_with_levels(nano: TorchNano, levels: Levels, function: Callable[[TorchNano, Any], T], job: Any) -> T:
-    """Run one of the estimator's jobs in a worker, with the caller's log levels if it is another process."""
-    if nano.plan.strategy != "none" and not nano.is_external:
-        levels.apply()
-    return function(nano, job)
+    return function(nano, *args)

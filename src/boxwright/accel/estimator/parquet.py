@@ -25,46 +25,36 @@ Rows = NDArray[np.int64]
 _BYTES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stored:
-    """A table on its way to the workers: a place that they can all read, or the file itself.
+Stored = str | bytes
+"""A table on its way to the workers: a file, folder or URL that they can all read, or the bytes of the file itself."""
 
-    Attributes:
-        url: a parquet file, a folder of them, or a URL of either; "" where the file itself is sent.
-        file: the bytes of a parquet file.
-    """
 
-    url: str = ""
-    file: bytes = field(default=b"", repr=False)
-
-    def open(self) -> list[Any]:
-        """Return the parquet files, in the order of their names."""
-        if not self.url:
-            return [pq.ParquetFile(pa.BufferReader(self.file))]
-        try:
-            system, path = open_arrow(self.url)
-            info = system.get_file_info(path)
-            if info.type == pafs.FileType.Directory:
-                inside = system.get_file_info(pafs.FileSelector(path, recursive=True))
-                paths = sorted(i.path for i in inside if i.path.endswith(".parquet"))
-            else:
-                paths = [path]
-            files = [pq.ParquetFile(system.open_input_file(one)) for one in paths]
-        except (OSError, pa.ArrowException) as error:
-            raise DataError(
-                f"The table {self.url!r} can't be read here: {error}. Every worker must be able to read it: use a "
-                "shared folder or a URL."
-            ) from error
-        if not files:
-            raise DataError(f"The folder {self.url!r} holds no .parquet file.")
-        return files
+def open_files(stored: Stored) -> list[Any]:
+    """Return the parquet files, in the order of their names."""
+    if isinstance(stored, bytes):
+        return [pq.ParquetFile(pa.BufferReader(stored))]
+    try:
+        system, path = open_arrow(stored)
+        paths = [path]
+        if system.get_file_info(path).type == pafs.FileType.Directory:
+            inside = system.get_file_info(pafs.FileSelector(path, recursive=True))
+            paths = sorted(info.path for info in inside if info.path.endswith(".parquet"))
+        files = [pq.ParquetFile(system.open_input_file(one)) for one in paths]
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(
+            f"The table {stored!r} can't be read here: {error}. Every worker must be able to read it: use a shared "
+            "folder or a URL."
+        ) from error
+    if not files:
+        raise DataError(f"The folder {stored!r} holds no .parquet file.")
+    return files
 
 
 class TableReader:
     """Rows of parquet files by number; the row groups used last stay in memory."""
 
     def __init__(self, stored: Stored, columns: Sequence[str]) -> None:
-        self._files = stored.open()
+        self._files = open_files(stored)
         known = self._files[0].schema_arrow.names
         check_columns(columns, known)
         self._columns = list(columns)
@@ -151,7 +141,7 @@ class TableSource:
         seed: of that order.
     """
 
-    stored: Stored
+    stored: Stored = field(repr=False)
     features: tuple[str, ...]
     labels: tuple[str, ...]
     batch_size: int

@@ -1,7 +1,6 @@
 """Evaluation and prediction, as they run in every worker. Each sample is seen once, by one worker."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,31 +15,24 @@ from boxwright.accel.loaders import seeded
 from boxwright.accel.nano import TorchNano
 from boxwright.core.errors import UsageError
 
-
-@dataclass(frozen=True, kw_only=True)
-class ScoreJob:
-    """One `evaluate` or `predict`, as it is sent to the workers."""
-
-    blueprint: Blueprint
-    data: Source
-    weights: Mapping[str, Any] | None
+Weights = Mapping[str, Any] | None
 
 
-def evaluate(nano: TorchNano, job: ScoreJob) -> dict[str, Any]:
+def evaluate(nano: TorchNano, blueprint: Blueprint, data: Source, weights: Weights) -> dict[str, Any]:
     """Score this worker's part; the first worker returns the numbers of the whole set."""
-    with seeded(job.blueprint.seed):
-        config = job.blueprint.copy_config()
-        model = _open_model(nano, job, config)
-        numbers = score(nano, job.blueprint, model, job.data, config, SampleCounter(job.blueprint.count_samples))
+    with seeded(blueprint.seed):
+        config = blueprint.copy_config()
+        model = _open_model(nano, blueprint, weights, config)
+        numbers = score(nano, blueprint, model, data, config, SampleCounter(blueprint.count_samples))
     return dict(nano.broadcast(numbers)) if nano.is_external else numbers
 
 
-def predict(nano: TorchNano, job: ScoreJob) -> Any:
+def predict(nano: TorchNano, blueprint: Blueprint, data: Source, weights: Weights) -> Any:
     """Return the outputs for the whole set in the order of the data, in the first worker."""
-    with seeded(job.blueprint.seed):
-        config = job.blueprint.copy_config()
-        model = _open_model(nano, job, config)
-        parts = list(_predict_batches(nano, job, model, config))
+    with seeded(blueprint.seed):
+        config = blueprint.copy_config()
+        model = _open_model(nano, blueprint, weights, config)
+        parts = list(_predict_batches(blueprint, model, data.open_whole(nano, config)))
     gathered = [part for share in gather(nano, parts) for part in share]
     outputs = join([output for _, output in sorted(gathered, key=lambda part: part[0])]) if gathered else None
     return nano.broadcast(outputs) if nano.is_external else outputs
@@ -69,24 +61,23 @@ def score(
     return numbers | scored | {"num_samples": samples} if nano.is_global_zero else {}
 
 
-def _open_model(nano: TorchNano, job: ScoreJob, config: dict[str, Any]) -> nn.Module:
-    network = job.blueprint.make_model(job.weights, config)
+def _open_model(nano: TorchNano, blueprint: Blueprint, weights: Weights, config: dict[str, Any]) -> nn.Module:
+    network = blueprint.make_model(weights, config)
     # Without gradients there is nothing to share: workers may have different numbers of batches.
     network.requires_grad_(False)
     model: nn.Module = nano.setup(network)
-    if job.weights is None:
+    if weights is None:
         # A creator may draw random numbers that no seed controls.
         network.load_state_dict(nano.broadcast(network.state_dict()))
     return model.eval()
 
 
 def _predict_batches(
-    nano: TorchNano, job: ScoreJob, model: nn.Module, config: dict[str, Any]
+    blueprint: Blueprint, model: nn.Module, batches: Iterator[tuple[int, Any]]
 ) -> Iterator[tuple[int, Any]]:
-    blueprint = job.blueprint
     count, form = SampleCounter(blueprint.count_samples), form_of(model)
     with torch.inference_mode():
-        for number, raw in job.data.open_whole(nano, config):
+        for number, raw in batches:
             batch = blueprint.prepare(raw)
             if blueprint.step is not None:
                 outputs = run_step(blueprint.step, model, batch).outputs

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from boxwright.accel.estimator.parquet import Stored, TableSource, check_columns
+from boxwright.accel.estimator.parquet import Stored, TableSource, check_columns, open_files
 from boxwright.accel.places import locate, open_arrow
 from boxwright.core.errors import DataError, UsageError
 from boxwright.core.packages import is_from
@@ -77,7 +77,7 @@ class Tables:
     def store(self, data: Any, columns: Sequence[str]) -> Stored:
         """Return where the workers find these columns of a table (no names mean all), writing them once."""
         if isinstance(data, str | Path):
-            return Stored(url=locate(data))
+            return locate(data)
         key = (id(data), tuple(columns))
         if key not in self._known:
             self._known[key] = (data, self._write(data, columns))
@@ -85,7 +85,7 @@ class Tables:
 
     def attach(self, data: Any, outputs: Any) -> Any:
         """Return a table like `data` with the outputs as columns; those of a path come as a pyarrow Table."""
-        files = self.store(data, ()).open()
+        files = open_files(self.store(data, ()))
         table = pa.concat_tables([file.read() for file in files])
         named = _name_outputs(outputs)
         _check_free(list(named), table.column_names)
@@ -109,7 +109,7 @@ class Tables:
 
     def _read_names(self, data: Any) -> Sequence[str]:
         if isinstance(data, str | Path):
-            names: Sequence[str] = self.store(data, ()).open()[0].schema_arrow.names
+            names: Sequence[str] = open_files(self.store(data, ()))[0].schema_arrow.names
             return names
         return _column_names(data)
 
@@ -118,7 +118,7 @@ class Tables:
         if self._cache_dir is None and self._elsewhere:
             buffer = io.BytesIO()
             write_parts(parts, buffer, limit=SHIP_LIMIT_BYTES)
-            return Stored(file=buffer.getvalue())
+            return buffer.getvalue()
         if self._cache_dir is None:
             self._cache_dir = tempfile.mkdtemp(prefix="boxwright-tables-")
             self._remove_folder = weakref.finalize(self, shutil.rmtree, self._cache_dir, ignore_errors=True)
@@ -128,7 +128,7 @@ class Tables:
         with system.open_output_stream(path) as sink:
             write_parts(parts, sink)
         self._written.append(url)
-        return Stored(url=url)
+        return url
 
 
 def write_parts(parts: Iterator[Any], sink: Any, *, limit: int | None = None) -> None:
