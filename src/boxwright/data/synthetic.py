@@ -1,7 +1,7 @@
 """Synthetic scenes: shapes on busy backgrounds, with exact boxes. A scene depends on (seed, index) alone."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -84,7 +84,7 @@ def draw_scene(
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(index,))))
     canvas = _background(rng, size_hw)
     _add_clutter(rng, canvas)
-    boxes, class_ids = _add_shapes(rng, canvas, names)
+    boxes, class_ids = add_shapes(rng, canvas, names, _draw)
     return _photograph(rng, canvas), boxes, class_ids
 
 
@@ -181,8 +181,17 @@ def _add_clutter(rng: Generator, canvas: Pixels) -> None:
     canvas[:] = plate
 
 
-def _add_shapes(rng: Generator, canvas: Pixels, names: Sequence[str]) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-    """Draw shapes one over the other and return their boxes and class ids."""
+def add_shapes(
+    rng: Generator, canvas: Pixels, names: Sequence[str], draw: Callable[[Generator, Pixels, Pixels, float], None]
+) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    """Draw shapes one over the other on a canvas (H, W, 3) and return their boxes and class ids.
+
+    Args:
+        rng: of all random numbers.
+        canvas: float32 (H, W, 3).
+        names: the classes.
+        draw: paints one shape: random numbers, a part of the canvas, how much of each pixel it covers, its length.
+    """
     size_hw = (canvas.shape[0], canvas.shape[1])
     count = 0 if rng.random() < _EMPTY_SCENES else 1 + int(_MOST_SHAPES * rng.random() ** 1.6)
     boxes: list[tuple[int, int, int, int]] = []
@@ -211,7 +220,7 @@ def _add_shapes(rng: Generator, canvas: Pixels, names: Sequence[str]) -> tuple[N
             left, top = x + window[1].start, y + window[0].start
             boxes.append((left, top, left + width, top + height))
             class_ids.append(class_id)
-            _draw(rng, canvas[window], cover, float(np.ptp(outline, axis=0).max()))
+            draw(rng, canvas[window], cover, float(np.ptp(outline, axis=0).max()))
             break
     return np.array(boxes, np.float32).reshape(-1, 4), np.array(class_ids, np.int32)
 

@@ -250,7 +250,7 @@ def test_the_last_image_is_replaced_by_the_first(records: Records) -> None:
 def test_a_set_of_bad_images_only_is_an_error(records: Records) -> None:
     for i in range(10):
         break_image(records, i)
-    with pytest.raises(DataError, match="None of the 10 images can be read"):
+    with pytest.raises(DataError, match="None of the 10 images"):
         DetectionDataset(records, SIZE, policy=FULL).sample(0, 3)
 
 
@@ -265,9 +265,9 @@ def test_the_next_phase_shares_images_and_bad_ones(records: Records) -> None:
 
 
 def test_a_cache_for_something_else_is_refused(records: Records) -> None:
-    with pytest.raises(UsageError, match="was made for 10 images at"):
+    with pytest.raises(UsageError, match="10 images at"):
         DetectionDataset(records, SIZE, policy=FULL, tiles=TileCache(FileTiles(records, (64, 64))))
-    with pytest.raises(UsageError, match="was made for 2 images"):
+    with pytest.raises(UsageError, match="2 images"):
         DetectionDataset(records, SIZE, policy=FULL, tiles=TileCache(FileTiles(records.select([0, 1]), SIZE)))
 
 

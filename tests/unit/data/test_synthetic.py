@@ -5,9 +5,8 @@ import pytest
 from support.records import differences
 
 from boxwright.core.errors import DataError, UsageError
-from boxwright.data import synthetic
 from boxwright.data.formats import read_records
-from boxwright.data.synthetic import SHAPES, draw_scene, generate_scenes
+from boxwright.data.synthetic import MIN_VISIBLE, SHAPES, add_shapes, draw_scene, generate_scenes
 from boxwright.vision.decode import read_image
 
 
@@ -69,21 +68,23 @@ def test_all_classes_and_some_empty_scenes_occur() -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_box_is_tight_around_the_shape(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # On a black ground, painted white without shadow, the pixels of a lone shape show its extent.
-    monkeypatch.setattr(synthetic, "_MOST_SHAPES", 1)
-    monkeypatch.setattr(synthetic, "_EMPTY_SCENES", 0)
-    monkeypatch.setattr(synthetic, "_draw", lambda rng, canvas, cover, side: canvas.__setitem__(..., cover[..., None]))
-    for seed in range(20):
+def test_a_box_is_tight_around_the_shape(shape: str) -> None:
+    def whiten(rng: object, canvas: np.ndarray, cover: np.ndarray, side: float) -> None:
+        canvas[:] = cover[..., None]
+
+    checked = 0
+    for seed in range(80):
         canvas = np.zeros((100, 120, 3), np.float32)
-        boxes, class_ids = synthetic._add_shapes(np.random.default_rng(seed), canvas, [shape])
-        assert class_ids.tolist() == [0]
-        rows, columns = np.nonzero(canvas[..., 0] >= 0.5)
-        extent = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
-        assert boxes.tolist() == [extent]
+        boxes, class_ids = add_shapes(np.random.default_rng(seed), canvas, [shape], whiten)
+        if len(boxes) == 1:  # the pixels of a lone shape show its extent
+            rows, columns = np.nonzero(canvas[..., 0] >= 0.5)
+            assert boxes.tolist() == [[columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]]
+            assert class_ids.tolist() == [0]
+            checked += 1
+    assert checked >= 15
 
 
-def test_no_shape_is_hidden_beyond_the_stated_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_shape_is_hidden_beyond_the_stated_part() -> None:
     # Each shape is painted in its own number, so that what is left of it can be counted.
     drawn: list[int] = []
 
@@ -91,17 +92,16 @@ def test_no_shape_is_hidden_beyond_the_stated_part(monkeypatch: pytest.MonkeyPat
         drawn.append(np.count_nonzero(cover >= 0.5))
         canvas[cover >= 0.5] = len(drawn)
 
-    monkeypatch.setattr(synthetic, "_draw", stamp)
     hidden = 0
     for seed in range(60):
         drawn.clear()
         canvas = np.zeros((96, 96, 3), np.float32)
-        boxes, _ = synthetic._add_shapes(np.random.default_rng(seed), canvas, list(SHAPES))
+        boxes, _ = add_shapes(np.random.default_rng(seed), canvas, list(SHAPES), stamp)
         assert len(drawn) == len(boxes)
         for number, whole in enumerate(drawn, start=1):
             left = np.count_nonzero(canvas[..., 0] == number)
             hidden += left < whole
-            assert left >= synthetic.MIN_VISIBLE * whole
+            assert left >= MIN_VISIBLE * whole
     assert hidden > 10
 
 
@@ -112,7 +112,7 @@ def test_classes_can_be_chosen_and_keep_their_order(tmp_path: Path) -> None:
 
 
 def test_wrong_requests_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"Unknown shape 'sqare'\. Did you mean 'square'"):
+    with pytest.raises(UsageError, match="Did you mean 'square'"):
         draw_scene(0, 0, classes=["sqare"])
     with pytest.raises(UsageError, match="different shapes"):
         draw_scene(0, 0, classes=["star", "star"])
@@ -126,5 +126,5 @@ def test_wrong_requests_are_refused(tmp_path: Path) -> None:
 
 def test_a_place_that_can_not_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match=r"Cannot write scenes to .*file/images"):
+    with pytest.raises(DataError, match="file/images"):
         generate_scenes(tmp_path / "file", images=1, seed=0)
