@@ -48,14 +48,12 @@ class PendingBatch:
         indices: its images.
         images: where workers write the pixels, uint8 (B, H, W, 3).
         futures: the parts of the batch, in order; each returns the targets of some rows.
-        token: identifies the shared memory that holds `images`, if any does.
     """
 
     position: Position
     indices: Sequence[int]
     images: NDArray[np.uint8]
     futures: "Sequence[Future[Any]]"
-    token: int = -1
 
 
 def pad_targets(targets: Sequence[NDArray[np.float32]], max_boxes: int | None) -> tuple[NDArray[np.float32], int]:

@@ -71,20 +71,18 @@ class ForkedWorkers:
         # Pages are allocated on first use.
         self._slots = [mmap.mmap(-1, batch_bytes) for _ in range(prefetch + _LENT)]
         self._free = deque(range(len(self._slots)))
-        self._lent: set[int] = set()
-        self._tokens = itertools.count()
+        self._pending = 0  # batches; the other slots are free, or lent to the caller
         self._over = mmap.mmap(-1, 1)
         ring = TileRing(dataset.tiles.files)
         context = multiprocessing.get_context("fork")
         numbers = context.SimpleQueue()
         for number in range(workers):
             numbers.put(number)
-        entered = mmap.mmap(-1, workers)
         self._pool = ProcessPoolExecutor(
             workers,
             mp_context=context,
             initializer=_enter,
-            initargs=(dataset, self._slots, os.getpid(), self._over, ring, numbers, entered),
+            initargs=(dataset, self._slots, os.getpid(), self._over, ring, numbers, workers),
         )
         # A fork inherits OpenCV's pool without its threads, and would wait for them for ever: there must be none.
         opencv_threads.hold()
@@ -94,7 +92,7 @@ class ForkedWorkers:
                 # Forking beside threads may leave a lock taken for ever. The children use numpy and OpenCV alone.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 self._pool.submit(_nothing).result()  # the first task forks all workers
-            while 0 in entered[:]:  # until then a signal would end them
+            while not numbers.empty():  # until then a signal would end them
                 time.sleep(0.002)
                 self._pool.submit(_nothing).result()
         except (OSError, BrokenProcessPool) as error:
@@ -105,10 +103,11 @@ class ForkedWorkers:
 
     def begin(self, position: Position, indices: Sequence[int], size_hw: tuple[int, int]) -> PendingBatch:
         """See `SampleWorkers`."""
-        slot, token = self._free.popleft(), next(self._tokens)
+        slot = self._free.popleft()
+        self._pending += 1
         images = _view(self._slots[slot], len(indices), size_hw)
         # Every view of the batch keeps this base alive.
-        weakref.finalize(images.base, _give_back, slot, token, self._free, self._lent)
+        weakref.finalize(images.base, self._free.append, slot)
         rows = max(1, min(_MOST_ROWS, len(indices) // self._workers))
         futures: list[Future[_Result]] = []
         for first in range(0, len(indices), rows):
@@ -119,7 +118,7 @@ class ForkedWorkers:
                 # Raised when this batch is asked for: those before it may be complete.
                 futures.append(Future())
                 futures[-1].set_exception(error)
-        return PendingBatch(position, indices, images, futures, token)
+        return PendingBatch(position, indices, images, futures)
 
     def finish(self, pending: PendingBatch) -> tuple[NDArray[np.uint8], list[Rows]]:
         """See `SampleWorkers`."""
@@ -127,10 +126,9 @@ class ForkedWorkers:
             targets = [rows for future in pending.futures for rows in self._result(future)]
         except BrokenProcessPool as error:
             raise self._ended() from error
-        if len(self._lent) >= _LENT:  # the rest of the shared memory is for pending batches
+        if len(self._slots) - len(self._free) - self._pending >= _LENT:  # the other slots are for pending batches
             pending.images = pending.images.copy()
-        else:
-            self._lent.add(pending.token)
+        self._pending -= 1
         return pending.images, targets
 
     def _result(self, future: "Future[_Result]") -> list[Rows]:
@@ -149,6 +147,7 @@ class ForkedWorkers:
                 elif isinstance(future.exception(), BrokenProcessPool):
                     self._over[0] = 1
             pending.images = pending.images[:0].copy()  # a traceback may keep the pending batch
+            self._pending -= 1
 
     def close(self) -> None:
         """See `SampleWorkers`."""
@@ -169,12 +168,6 @@ def _view(memory: mmap.mmap, images: int, size_hw: tuple[int, int]) -> NDArray[n
     return np.frombuffer(memory, np.uint8, math.prod(shape)).reshape(shape)
 
 
-def _give_back(slot: int, token: int, free: deque[int], lent: set[int]) -> None:
-    # In this order: another thread may run in between, and must not lend what is not free yet.
-    free.append(slot)
-    lent.discard(token)
-
-
 # What follows runs in the forks.
 
 _dataset: DetectionDataset
@@ -190,7 +183,7 @@ def _enter(
     over: mmap.mmap,
     ring: TileRing,
     numbers: "SimpleQueue[int]",
-    entered: mmap.mmap,
+    workers: int,
 ) -> None:
     """Become a worker, which keeps nothing of its parent but the data set."""
     global _dataset, _slots, _reported
@@ -204,11 +197,9 @@ def _enter(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _outlast)
     logging.disable()  # handlers may write to the parent's display; the parent logs the bad images
-    number = numbers.get()
-    ring.write_as(number, len(entered))
-    dataset.tiles.recent = ring
     os.nice(5)  # the caller's thread comes first
-    entered[number] = 1
+    ring.write_as(numbers.get(), workers)
+    dataset.tiles.recent = ring
 
 
 def _end_with(parent: int, over: mmap.mmap) -> None:
