@@ -78,12 +78,14 @@ class Listener:
         while not self._closed:
             try:
                 sock, _ = self._server.accept()
-                threading.Thread(target=self._admit, args=(_connect(sock),), daemon=True).start()
+                threading.Thread(target=self._admit, args=(sock,), daemon=True).start()
             except OSError:  # closed, the caller has left, or too many files are open
                 time.sleep(0.1)
 
-    def _admit(self, connection: Connection) -> None:
-        key = self.invitation.key
+    def _admit(self, sock: socket.socket) -> None:
+        # Only on this side: an agent must wait as long as it takes for a terminal that does not read its output.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_S * 1000)
+        connection, key = _connect(sock), self.invitation.key
         try:
             deliver_challenge(connection, _derive(key, b"agent"))
             answer_challenge(connection, _derive(key, b"driver"))
@@ -160,7 +162,6 @@ def _connect(sock: socket.socket) -> Connection:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENCE_S // 3)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SILENCE_S // 6)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_S * 1000)
     # For the handshake, and inside a message: callers wait for a message's first byte with `poll` or `wait`.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _SILENCE_S, 0))
     return Connection(sock.detach())

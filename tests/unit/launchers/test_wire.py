@@ -1,5 +1,6 @@
 """The connection between driver and agents: only for those who have the key."""
 
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -76,6 +77,16 @@ def test_a_silent_stranger_does_not_hold_up_the_others(listener: Listener):
         driver, agent = connect(listener)
     driver.close()
     agent.close()
+
+
+def test_an_agent_waits_for_a_driver_that_does_not_read_its_output(listener: Listener):
+    driver, agent = connect(listener)
+    limits_ms = []
+    for connection in (driver, agent):
+        with socket.socket(fileno=os.dup(connection.fileno())) as sock:
+            limits_ms.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+        connection.close()
+    assert limits_ms == [30_000, 0]  # the kernel counts a full buffer of the other side as silence, too
 
 
 def test_a_driver_that_does_not_listen_is_named_with_its_address(listener: Listener):
