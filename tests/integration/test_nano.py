@@ -307,14 +307,19 @@ def test_a_class_in_a_script_without_a_guard_trains_in_two_processes(tmp_path: P
 def test_an_outer_launcher_is_used_instead_of_starting_processes(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "import torch\n"
+        "import os, torch\n"
         "from pathlib import Path\n"
         "from boxwright.accel.nano import TorchNano\n"
+        "mask = os.sched_getaffinity(0)\n"
         "def job(runner):\n"
         "    total = int(runner.all_reduce(torch.ones(1), 'sum'))\n"
+        "    # torchrun pins nothing: unless something else has cut the mask, each process takes its share.\n"
+        "    share = runner.plan.workers[runner.local_rank].cores if len(mask) == os.cpu_count() else mask\n"
+        "    assert os.sched_getaffinity(0) == set(share)\n"
         "    text = f'{runner.global_rank} {runner.world_size} {total}'\n"
         "    (Path(__file__).parent / f'rank_{runner.global_rank}').write_text(text)\n"
         "TorchNano().launch(job)\n"
+        "assert os.sched_getaffinity(0) == mask\n"
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180)

@@ -45,7 +45,7 @@ from boxwright.devices.base import Device
 from boxwright.devices.options import DeviceOptions
 from boxwright.launchers.allocator import read_allocator
 from boxwright.launchers.base import Launcher
-from boxwright.launchers.external import from_environment
+from boxwright.launchers.external import from_environment, pinned
 from boxwright.launchers.placement import ELSEWHERE
 
 _log = get_logger(__name__)
@@ -230,8 +230,9 @@ class TorchNano:
         if self.is_external or self.plan.strategy == "none":
             world = self._external if self.is_external else World.single()
             worker = self.plan.workers[min(world.local_rank, self.plan.processes - 1)]
+            cores = worker.cores if self.is_external else ()
             # At most what torch uses now: the user's OMP_NUM_THREADS is a limit too.
-            with self._work(world, min(worker.threads, torch.get_num_threads())):
+            with pinned(cores), self._work(world, min(worker.threads, torch.get_num_threads())):
                 return function(self, *args, **kwargs)
         launcher = self._launcher or make_launcher(self.plan.strategy)
         job: Callable[[World], tuple[Result, dict[str, Any]]] = partial(self._run_job, function, args, kwargs)

@@ -36,8 +36,10 @@ def pinned(cores: Collection[int]) -> Iterator[None]:
     torchrun leaves the affinity mask alone. Slurm, taskset and containers may have cut it: it then stays as it is.
     """
     mask = os.sched_getaffinity(0)
-    if cores and len(mask) == os.cpu_count():
-        os.sched_setaffinity(0, cores)
+    if not cores or len(mask) != os.cpu_count():
+        yield
+        return
+    os.sched_setaffinity(0, cores)
     try:
         yield
     finally:
