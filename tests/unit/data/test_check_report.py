@@ -32,11 +32,7 @@ def test_more_errors_than_the_threshold_are_refused_with_the_place_of_the_report
 ) -> None:
     report = check_records(records)
     assert report.error_fraction == 0.2
-    with pytest.raises(
-        DataError,
-        match=r"2 of 10 images have errors \(20\.0%\), more than the 10\.0% .*: '000003\.jpg', '000007\.jpg'\. "
-        r"First: 000003\.jpg: the file has 0 bytes\. The whole report is in 'run/check\.json'\.",
-    ):
+    with pytest.raises(DataError, match=r"2 of 10 .*20\.0%.*10\.0%.*'000003\.jpg', '000007\.jpg'.*'run/check\.json'"):
         usable(records, report, threshold=0.1, report_path="run/check.json")
 
 
@@ -63,7 +59,7 @@ def test_a_set_of_bad_images_only_is_refused_at_any_threshold(records: Records) 
 
 def test_a_report_of_another_set_or_a_wrong_threshold_is_refused(records: Records) -> None:
     report = check_records(records)
-    with pytest.raises(UsageError, match="The report is about 10 images"):
+    with pytest.raises(UsageError, match=r"10 images .* 1 in"):
         usable(records.select([0]), report)
     with pytest.raises(UsageError, match="threshold=5"):
         usable(records, report, threshold=5)
@@ -93,5 +89,5 @@ def test_the_report_as_text_and_json(tmp_path: Path, records: Records) -> None:
 def test_a_report_that_can_not_be_saved_says_why(tmp_path: Path) -> None:
     (tmp_path / "taken").touch()
     report = CheckReport(root="r", images=0, checked=0, boxes=0)
-    with pytest.raises(DataError, match=r"Cannot write .*check\.json': (Not a directory|File exists)"):
+    with pytest.raises(DataError, match=r"check\.json': (Not a directory|File exists)"):
         report.save(tmp_path / "taken/check.json")

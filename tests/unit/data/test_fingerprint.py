@@ -94,13 +94,13 @@ def test_the_digest_is_the_same_for_a_copy_and_another_for_a_change(tmp_path: Pa
 @pytest.mark.parametrize(
     ("text", "says"),
     [("{", "is not a data lock"), ("[]", "is not a data lock"), ('{"version": 1}', "is not a data lock"),
-     ('{"version": 99}', "version 99, not 1")],
+     ('{"version": 99}', "version 99")],
 )  # fmt: skip
 def test_a_file_that_is_no_lock_is_refused(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "data.lock").write_text(text)
     with pytest.raises(DataError, match=says):
         read_lock(tmp_path / "data.lock")
-    with pytest.raises(DataError, match=r"Cannot read .*nowhere\.lock"):
+    with pytest.raises(DataError, match=r"nowhere\.lock"):
         read_lock(tmp_path / "nowhere.lock")
 
 

@@ -104,9 +104,9 @@ def test_two_splits_go_to_one_folder_in_every_format(tmp_path: Path) -> None:
 
 def test_an_unknown_format_split_or_way_is_refused(tmp_path: Path) -> None:
     scenes = generate_scenes(tmp_path / "scenes", images=1, seed=5, size_hw=(64, 64))
-    with pytest.raises(UsageError, match=r"Unknown format 'yollo'\. Did you mean 'yolo'\?"):
+    with pytest.raises(UsageError, match=r"'yollo'.*'yolo'"):
         write_records(scenes, tmp_path / "x", "yollo")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="Unknown split 'all'"):
+    with pytest.raises(UsageError, match="split 'all'"):
         write_records(scenes, tmp_path / "x", "coco", split="all")
     with pytest.raises(UsageError, match="images 'move'"):
         write_records(scenes, tmp_path / "x", "coco", images="move")  # type: ignore[arg-type]

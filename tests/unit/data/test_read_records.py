@@ -49,14 +49,14 @@ def test_a_folder_with_two_formats_must_be_told_which(tmp_path: Path, scenes: Re
         write_records(scenes, tmp_path / "both", format)  # type: ignore[arg-type]
     with pytest.raises(
         DataError,
-        match=r"2 ways: coco \('annotations/instances_train\.json'\) and yolo \('data\.yaml'\)\. .*'coco' or 'yolo'",
+        match=r"2 ways: coco .*instances_train\.json.* yolo .*data\.yaml",
     ):
         read_records(tmp_path / "both")
     assert differences(read_records(tmp_path / "both", format="yolo"), scenes) == ["root"]
     assert differences(read_records(tmp_path / "both/data.yaml"), scenes) == ["root"]
-    with pytest.raises(DataError, match="no set in the format 'voc'"):
+    with pytest.raises(DataError, match="format 'voc'"):
         read_records(tmp_path / "both", format="voc")
-    with pytest.raises(UsageError, match=r"Unknown format 'vok'\. Did you mean 'voc'"):
+    with pytest.raises(UsageError, match=r"'vok'.*'voc'"):
         read_records(tmp_path / "both", format="vok")  # type: ignore[arg-type]
 
 
@@ -68,9 +68,9 @@ def test_several_json_files_are_splits_by_their_names(tmp_path: Path) -> None:
         (tmp_path / split / f"{split}.jpg").touch()
     assert find_layout(tmp_path).splits == ("train", "val")
     assert read_records(tmp_path, split="val").path(0) == tmp_path / "val2017/val2017.jpg"
-    with pytest.raises(DataError, match=r"2 COCO json files .*Name the one to read, or a split \(train, val\)"):
+    with pytest.raises(DataError, match=r"2 COCO json files .*\(train, val\)"):
         read_records(tmp_path)
-    with pytest.raises(DataError, match="no split 'test', it has only 'train', 'val'"):
+    with pytest.raises(DataError, match=r"no split 'test'.*'train', 'val'"):
         read_records(tmp_path, split="test")
     save_coco(tmp_path / "annotations/instances_val2014.json")
     with pytest.raises(DataError, match=r"2 COCO json files .*instances_val2014"):
@@ -89,7 +89,7 @@ def test_a_set_without_splits_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").touch()
     save_coco(tmp_path / "labels.json")
     assert find_layout(tmp_path).splits == ()
-    with pytest.raises(DataError, match="no split 'val', it has no splits of its own"):
+    with pytest.raises(DataError, match=r"no split 'val'.* no splits"):
         read_records(tmp_path, split="val")
 
 
@@ -101,7 +101,7 @@ def test_other_json_files_do_not_count(tmp_path: Path, scenes: Records) -> None:
 
 def test_a_lone_broken_json_says_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "labels.json").write_text('{"images": [')
-    with pytest.raises(DataError, match=r"labels\.json' is not valid json"):
+    with pytest.raises(DataError, match=r"labels\.json' is not valid"):
         read_records(tmp_path)
 
 
@@ -110,7 +110,7 @@ def test_given_names_set_the_order_of_a_coco_set(tmp_path: Path) -> None:
     save_coco(tmp_path / "labels.json", names=("x", "y"))
     records = read_records(tmp_path, names=["z", "y", "x"])
     assert (records.names, records.class_ids.tolist(), records.category_ids) == (("z", "y", "x"), [2], (3, 2, 1))
-    with pytest.raises(DataError, match="boxes of 'x', which is not among the classes 'y', 'z'"):
+    with pytest.raises(DataError, match=r"boxes of 'x'.*'y', 'z'"):
         read_records(tmp_path, names=["y", "z"])
     with pytest.raises(UsageError, match="named twice"):
         records.with_names(["x", "x"])
@@ -174,7 +174,7 @@ def test_a_json_of_no_use_is_refused_also_with_a_list_of_faults(tmp_path: Path) 
 def test_a_folder_of_images_has_no_labels(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/a.jpg").touch()
-    with pytest.raises(DataError, match=r"holds 1 images but no labels in a known format\. It needs a COCO json"):
+    with pytest.raises(DataError, match="1 images but no labels"):
         read_records(tmp_path)
 
 
@@ -182,7 +182,7 @@ def test_an_empty_folder_a_wrong_file_and_nothing_are_told_apart(tmp_path: Path)
     with pytest.raises(DataError, match="neither images nor labels"):
         read_records(tmp_path)
     (tmp_path / "a.txt").touch()
-    with pytest.raises(DataError, match=r"a\.txt' is not an annotation file"):
+    with pytest.raises(DataError, match=r"a\.txt'.* COCO json"):
         read_records(tmp_path / "a.txt")
     with pytest.raises(DataError, match="no data set at"):
         read_records(tmp_path / "nowhere")

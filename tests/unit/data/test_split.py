@@ -56,9 +56,9 @@ def test_neither_side_is_ever_empty(count: int, val: float) -> None:
 
 
 def test_one_image_can_only_train_without_validation() -> None:
-    with pytest.raises(DataError, match=r"A set of 1 image\(s\) can't be divided .*val=0"):
+    with pytest.raises(DataError, match=r"1 image.*val=0"):
         split_records(named("a.jpg"))
-    with pytest.raises(DataError, match="can't be divided"):
+    with pytest.raises(DataError, match="2 image"):
         split_records(named("a.jpg", "a.jpg"))
     train, val = split_records(named("a.jpg"), val=0)
     assert (len(train), len(val), val.names) == (1, 0, ("x",))
@@ -84,7 +84,7 @@ def test_given_parts_are_used_and_never_divided_again(tmp_path: Path, scenes: Re
         {"000000.jpg", "000001.jpg"},
         {"000002.jpg", "000003.jpg", "000004.jpg"},
     )
-    with pytest.raises(UsageError, match=r"val=0\.2 asks to divide .* its own parts 'train' and 'val'"):
+    with pytest.raises(UsageError, match=r"val=0\.2 .*'train' and 'val'"):
         read_splits(tmp_path / "set", val=0.2)
 
 
@@ -114,7 +114,7 @@ def test_parts_with_other_classes_get_the_same_ones_or_are_refused(tmp_path: Pat
     assert val.names == train.names == ("circle", "star")
     assert set(val.class_ids.tolist()) == {1}
     (root / "annotations/instances_val.json").unlink()
-    with pytest.raises(DataError, match=r"'train' and 'test' of .* differ in their classes.*'square'"):
+    with pytest.raises(DataError, match=r"'train' and 'test' .*'square'"):
         read_splits(root)
 
 

@@ -83,9 +83,9 @@ def test_the_plot_is_an_image(tmp_path: Path, records: Records, ending: str) -> 
 
 def test_a_plot_that_can_not_be_written_says_why(tmp_path: Path, records: Records) -> None:
     pytest.importorskip("matplotlib")
-    with pytest.raises(DataError, match=r"Cannot draw to .*stats\.nonsense'"):
+    with pytest.raises(DataError, match=r"stats\.nonsense"):
         compute_stats(records).plot(tmp_path / "stats.nonsense")
-    with pytest.raises(DataError, match="Cannot draw to"):
+    with pytest.raises(DataError, match=r"stats\.png"):
         compute_stats(records).plot(tmp_path / "nowhere/stats.png")
 
 

@@ -86,7 +86,7 @@ def test_the_usual_layouts_are_found(tmp_path: Path, labels: str, images: str, n
 def test_two_sets_in_one_folder_must_be_named(tmp_path: Path) -> None:
     lay_out(tmp_path / "VOC2007", THREE)
     lay_out(tmp_path / "VOC2012", THREE)
-    with pytest.raises(DataError, match=r"2 Pascal VOC sets in .*: 'VOC2007', 'VOC2012'\. Name the one"):
+    with pytest.raises(DataError, match=r"2 Pascal VOC sets .*'VOC2007', 'VOC2012'"):
         read_voc(tmp_path)
     assert len(read_voc(tmp_path / "VOC2012")) == 3
 
@@ -100,7 +100,7 @@ def test_lists_make_the_splits_and_keep_their_order(tmp_path: Path) -> None:
     assert [val.relative_path(i) for i in range(1)] == ["b.jpg"]
     assert [whole.relative_path(i) for i in range(3)] == ["c.jpg", "a.jpg", "b.jpg"]
     assert train.names == val.names == ("ant", "cat", "dog")
-    with pytest.raises(DataError, match="no split 'test', it has only 'train', 'val'"):
+    with pytest.raises(DataError, match=r"no split 'test'.*'train', 'val'"):
         read_voc(tmp_path, "test")
 
 
@@ -133,7 +133,7 @@ def test_an_xml_without_an_image_is_left_out_and_named(tmp_path: Path, caplog: p
     assert len(records) == 2
     assert "1 images that" in caplog.text
     shutil.rmtree(tmp_path / "JPEGImages")
-    with pytest.raises(DataError, match=r"None of the 3 images of .* was found, the first being 'a\.jpg'"):
+    with pytest.raises(DataError, match=r"None of the 3 images .*'a\.jpg'"):
         read_voc(tmp_path)
 
 
@@ -203,9 +203,9 @@ def test_two_splits_share_a_folder_if_their_classes_agree(tmp_path: Path) -> Non
     write_voc(records.select([2]), tmp_path / "new", split="val")
     assert len(read_voc(tmp_path / "new", "train")) == 2
     assert read_voc(tmp_path / "new", "val").relative_path(0) == "c.jpg"
-    with pytest.raises(DataError, match=r"labels\.txt' lists other classes"):
+    with pytest.raises(DataError, match=r"labels\.txt"):
         write_voc(read_voc(tmp_path / "old", names=["dog", "cat", "ant"]), tmp_path / "new", split="test")
-    with pytest.raises(UsageError, match=r"Unknown split 'vall'\. Did you mean 'val'\?"):
+    with pytest.raises(UsageError, match=r"'vall'.*'val'"):
         write_voc(records, tmp_path / "new", split="vall")
 
 
@@ -214,11 +214,11 @@ def test_images_that_would_share_a_label_file_or_a_name_are_refused(tmp_path: Pa
         (tmp_path / name).touch()
     values = {"boxes_xyxy": [[], []], "class_ids": [[], []], "names": ["x"]}
     twins = Records.from_lists(root=tmp_path, paths=["a.jpg", "a.png"], **values)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match=r"'a\.jpg' and 'a\.png' differ in their ending only"):
+    with pytest.raises(DataError, match=r"'a\.jpg' and 'a\.png'"):
         write_voc(twins, tmp_path / "new")
     (tmp_path / "new/JPEGImages").mkdir(parents=True)
     (tmp_path / "new/JPEGImages/a.jpg").write_bytes(b"other")
-    with pytest.raises(DataError, match="another image is there"):
+    with pytest.raises(DataError, match=r"JPEGImages/a\.jpg'.*another image"):
         write_voc(twins.select([0]), tmp_path / "new")
 
 

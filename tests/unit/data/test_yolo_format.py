@@ -105,7 +105,7 @@ def test_folders_without_a_yaml_need_a_file_of_class_names(tmp_path: Path, patte
     for split, stem in (("train", "a"), ("valid", "c")):
         at = pattern.format(split)
         lay_out(tmp_path, {stem: TWO["a"]}, at, at.replace("images", "labels"))
-    with pytest.raises(DataError, match=r"Nothing names the classes of .*'classes\.txt'"):
+    with pytest.raises(DataError, match=r"classes .*'classes\.txt'"):
         read_yolo(tmp_path)
     assert read_yolo(tmp_path, "val", names=["x", "y"]).names == ("x", "y")
     save(tmp_path / "classes.txt", "cat\ndog\n")
@@ -119,9 +119,9 @@ def test_splits_are_those_of_the_yaml(tmp_path: Path) -> None:
     file = describe(tmp_path, val="images/val", test="images/nowhere")
     assert names_of(read_yolo(file, "val")) == ["c.png"]
     assert names_of(read_yolo(file)) == ["train/a.png", "train/b.png", "val/c.png"]
-    with pytest.raises(DataError, match=r"names images in .*nowhere', which does not exist"):
+    with pytest.raises(DataError, match=r"nowhere'"):
         read_yolo(file, "test")
-    with pytest.raises(DataError, match="no split 'test', it has only 'train'"):
+    with pytest.raises(DataError, match=r"no split 'test'.*'train'"):
         read_yolo(describe(tmp_path), "test")
 
 
@@ -220,7 +220,7 @@ def test_writing_keeps_order_classes_and_category_ids(tmp_path: Path) -> None:
     assert (values["train"], values["val"], values["category_ids"]) == ("train.txt", "images/val", [18, 90])
     assert (tmp_path / "new/labels/val/sub/ü b.txt").read_text() == ""
     assert names_of(read_yolo(tmp_path / "new", "val")) == ["sub/ü b.png"]
-    with pytest.raises(DataError, match=r"data\.yaml' lists other classes"):
+    with pytest.raises(DataError, match=r"data\.yaml.* classes"):
         write_yolo(Records.from_lists(root=".", paths=[], boxes_xyxy=[], class_ids=[], names=["x"]), tmp_path / "new")
     with pytest.raises(UsageError, match="Unknown split"):
         write_yolo(records, tmp_path / "new", split="all")
@@ -243,7 +243,7 @@ def test_an_image_of_unknown_size_can_not_be_written(tmp_path: Path) -> None:
     records = Records.from_lists(
         root=tmp_path, paths=["a.png"], boxes_xyxy=[[[0, 0, 5, 5]]], class_ids=[[0]], names=["x"]
     )
-    with pytest.raises(DataError, match=r"The size of .*a\.png' is unknown"):
+    with pytest.raises(DataError, match=r"size of .*a\.png'"):
         write_yolo(records, tmp_path / "new")
 
 
