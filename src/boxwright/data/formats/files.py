@@ -78,16 +78,12 @@ def label_stems(names: Sequence[str]) -> list[str]:
 
 def copy_images(records: Records, names: Sequence[str], folder: Path, how: CopyMode) -> None:
     """Copy or link every image to `folder / name`; one that is there already stays."""
-    for parent in {(folder / name).parent for name in names}:
-        try:
-            parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DataError(f"Cannot make {str(parent)!r}: {error.strerror}. Choose another folder.") from error
     for i, name in enumerate(names):
         source, target = records.path(i), folder / name
         what = f"Cannot put {str(source)!r} at {str(target)!r}:"
         try:
             if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
                 if how == "link":
                     target.symlink_to(os.path.realpath(source))
                 else:
