@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and locks between processes."""
+"""Files that appear whole or not at all, locks between processes, and folders with links."""
 
 import fcntl
 import os
@@ -55,3 +55,15 @@ def locked(path: Path, *, wait_s: float = inf, refusal: Exception | None = None)
                     raise refusal or error from error
             time.sleep(_RETRY_S)
         yield
+
+
+def walk_once(folder: Path | str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield what `os.walk` does, also through links, but each folder once."""
+    seen: set[tuple[int, int]] = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        here = os.stat(place)
+        if (here.st_dev, here.st_ino) in seen:
+            folders.clear()
+        else:
+            seen.add((here.st_dev, here.st_ino))
+            yield place, folders, names

@@ -1,4 +1,4 @@
-"""Folders and files of this machine or behind a URL, by pyarrow's file systems."""
+"""Listing and writing files at a path or URL, with pyarrow's file systems."""
 
 import os
 import uuid
@@ -11,23 +11,27 @@ from typing import Any
 import pyarrow.fs as pafs
 
 from boxwright.accel.places import open_arrow
+from boxwright.core.files import walk_once
 from boxwright.core.log import get_logger
 
 _log = get_logger(__name__)
 _LOOKED_UP_AT_ONCE = 10_000
 
 TEMPORARY = ".part"
-"""Ending of files that are being written. Their names begin with a dot: readers of parquet folders pass over them."""
+"""Suffix of files that are being written. Their names begin with a dot, so readers of parquet folders ignore them."""
 
 
 def list_files(system: Any, folder: str) -> list[Any]:
-    """Return what pyarrow knows of every file below a folder, sorted by path; none for a folder that does not exist.
+    """Return pyarrow's infos of all files below a folder, sorted by path; none if the folder does not exist.
 
-    On this machine's disks a link to nowhere is in the list too, and a folder that is linked from within itself is
-    there once. Names that are not UTF-8 are left out, with a warning: no table can hold them.
+    On local disks broken links are included, and a folder that is linked from within itself is listed once. Names that
+    are not UTF-8 are left out, with a warning: a table can't hold them.
     """
     if isinstance(system, pafs.LocalFileSystem):
-        found = [info for some in _batches(_walk(folder)) for info in system.get_file_info(some)]
+        paths = _walk(folder)
+        found = []
+        while group := list(islice(paths, _LOOKED_UP_AT_ONCE)):
+            found += system.get_file_info(group)
         kinds = {pafs.FileType.File, pafs.FileType.NotFound}
     else:
         found = system.get_file_info(pafs.FileSelector(folder, recursive=True, allow_not_found=True))
@@ -36,13 +40,7 @@ def list_files(system: Any, folder: str) -> list[Any]:
 
 
 def _walk(folder: str) -> Iterator[str]:
-    seen: set[tuple[int, int]] = set()
-    for place, folders, names in os.walk(folder, followlinks=True):
-        here = os.stat(place)
-        if (here.st_dev, here.st_ino) in seen:
-            folders.clear()
-            continue
-        seen.add((here.st_dev, here.st_ino))
+    for place, _, names in walk_once(folder):
         for name in names:
             path = os.path.join(place, name)
             try:
@@ -53,13 +51,8 @@ def _walk(folder: str) -> Iterator[str]:
             yield path
 
 
-def _batches(paths: Iterator[str]) -> Iterator[list[str]]:
-    while some := list(islice(paths, _LOOKED_UP_AT_ONCE)):
-        yield some
-
-
 def write_whole(place: str, name: str, data: BytesIO) -> None:
-    """Write a file so that it is there whole or not at all, whoever is killed meanwhile."""
+    """Write a file atomically, also if this process is killed."""
     system, folder = open_arrow(place)
     temporary, final = f"{folder}/.{name}.{uuid.uuid4().hex}{TEMPORARY}", f"{folder}/{name}"
     if isinstance(system, pafs.LocalFileSystem):

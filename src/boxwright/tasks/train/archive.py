@@ -1,7 +1,6 @@
 """A data set as one file: packed on one machine, unpacked on others."""
 
 import lzma
-import os
 import tarfile
 import time
 import zipfile
@@ -10,7 +9,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 
 from boxwright.core.errors import DataError
-from boxwright.core.files import whole_file
+from boxwright.core.files import walk_once, whole_file
 from boxwright.core.log import get_logger
 
 _log = get_logger(__name__)
@@ -49,16 +48,9 @@ def pack(folder: Path, archive: Path, *, leave_out: Collection[Path] = ()) -> in
 
 
 def _walk(folder: Path, leave_out: Collection[Path]) -> Iterator[Path]:
-    """Yield the files below a folder, through links too, each folder once."""
-    seen = set(leave_out)
-    for place, folders, files in os.walk(folder, followlinks=True):
-        real = Path(place).resolve()
-        if real in seen:
-            folders.clear()
-            continue
-        seen.add(real)
-        folders[:] = [name for name in folders if name != _CACHE]
-        yield from (path for name in files if (path := Path(place, name)).is_file())
+    for place, folders, names in walk_once(folder):
+        folders[:] = [name for name in folders if name != _CACHE and Path(place, name).resolve() not in leave_out]
+        yield from (path for name in names if (path := Path(place, name)).is_file())
 
 
 def unpack(archive: Path, folder: Path, *, name: str = "") -> None:
@@ -77,6 +69,8 @@ def unpack(archive: Path, folder: Path, *, name: str = "") -> None:
                 zipped.extractall(folder)
             return
         with tarfile.open(archive, "r:*") as tar:
+            # Python has it since 3.11.4; it makes files readable and leaves their owner out.
+            tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
             for member in tar:
                 inside(member.name, name)
                 if not (member.isreg() or member.isdir()):
@@ -84,7 +78,7 @@ def unpack(archive: Path, folder: Path, *, name: str = "") -> None:
                         f"{name!r} holds {member.name!r}, which is a link or a device, not a file. Pack the set with "
                         "`tar --dereference --hard-dereference`."
                     )
-                tar.extract(member, folder, filter="data")
+                tar.extract(member, folder)
     except _BROKEN as error:
         raise DataError(f"{name!r} can't be unpacked: {error}. Make it again, or copy it once more.") from error
 

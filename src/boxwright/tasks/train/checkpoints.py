@@ -58,11 +58,6 @@ class Checkpoints:
         """The weights that are scored and used: the averaged ones, if there are any."""
         return self.average.model if self.config.ema else self.network
 
-    def share_norms(self) -> None:
-        """Give all processes the same batch-norm statistics: those that are scored, saved and restored."""
-        networks = (self.network, self.average.model) if self.config.ema else (self.network,)
-        average_norms(self.nano, *networks, leave=self.config.freeze)
-
     def save_best(self, name: str) -> None:
         """Write the weights to use under a name."""
         save_weights(self._folder / f"{name}.safetensors", self.best_network, self.spec)
@@ -74,7 +69,9 @@ class Checkpoints:
             CheckpointError: it could not be written.
             BoxwrightError: the weights are not finite.
         """
-        self.share_norms()
+        # All processes score, save and restore the same batch-norm statistics.
+        networks = (self.network, self.average.model) if self.config.ema else (self.network,)
+        average_norms(self.nano, *networks, leave=self.config.freeze)
         if not self.nano.is_global_zero:
             return
         norms = torch._foreach_norm([p.detach() for p in self.network.parameters()])

@@ -78,7 +78,7 @@ class RunStore:
                     self._pulled[name], self._pushed[name] = marks, _state(path)
 
     def pull_checkpoint(self) -> None:
-        """Copy here what a process needs that only resumes."""
+        """Copy the checkpoint here, for a process that resumes and writes nothing."""
         self.pull((LAST, _PREVIOUS))
 
     def pull_settings(self) -> None:
