@@ -29,7 +29,7 @@ from boxwright.data.synthetic import generate_scenes
 from boxwright.detector.postprocess import anchor_grid
 from boxwright.optimize.candidates import ORIGINAL
 from boxwright.optimize.process import Limits, open_nursery
-from boxwright.optimize.timing import RaceRules, Target, race, write_inputs
+from boxwright.optimize.timing import RaceRules, Target, race
 from boxwright.runtimes.artifact import write_artifact
 from boxwright.runtimes.base import Choice, Graph, Tuning
 from boxwright.runtimes.calibrate import Calibration
@@ -51,7 +51,7 @@ class Original:
     workers: int = 1
     keeps: bool = False
 
-    def open(self, tuning: Tuning) -> Graph:  # noqa: ARG002  PyTorch takes its threads from the environment
+    def __call__(self, tuning: Tuning) -> Graph:  # noqa: ARG002  PyTorch takes its threads from the environment
         """Return the pipeline over all pictures."""
         if self.keeps:
             assert keep_freed_memory()
@@ -93,7 +93,7 @@ class Ours:
     keeps: bool = False
     scaled: bool = False
 
-    def open(self, tuning: Tuning) -> Graph:  # noqa: ARG002  the predictor shares out the cores
+    def __call__(self, tuning: Tuning) -> Graph:  # noqa: ARG002  the predictor shares out the cores
         """Return the predictor over all pictures."""
         if self.keeps:
             assert keep_freed_memory()
@@ -170,7 +170,6 @@ def main() -> None:
                 choice = Choice(runtime="openvino", precision=precision)
                 write_artifact(case.source(), choice, artifacts[-1], spec=case.spec, calibration=calibration)
         print(f"{hardware_line()}; {args.model.stem}, {cores} threads", flush=True)
-        write_inputs((), folder / "none.npz")
         rules = RaceRules(runs=args.runs, time_s=args.time, baseline=ORIGINAL, early_stop=None)
         for width, height in ((640, 480), (1920, 1080)):
             pictures = folder / f"{width}"
@@ -190,7 +189,7 @@ def main() -> None:
                         artifact=artifact, pictures=pictures, workers=workers, keeps=keeps, scaled=scaled
                     )
             limits = Limits(threads=cores)
-            found = race(nursery, targets, folder / "none.npz", rules=rules, limits=limits, logs=folder)
+            found = race(nursery, targets, (), rules=rules, limits=limits, logs=folder)
             base = found[ORIGINAL].timing
             assert base is not None, found[ORIGINAL].failure
             for name, latency in found.items():

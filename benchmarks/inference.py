@@ -14,7 +14,7 @@ Accuracy is not measured here; `boxwright optimize` does that on the same artifa
 import argparse
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +25,9 @@ from boxwright.core.signature import Array
 from boxwright.core.timing import hardware_line
 from boxwright.detector.sizes import SIZES
 from boxwright.optimize.candidates import METHODS, ORIGINAL
-from boxwright.optimize.case import write_case
+from boxwright.optimize.case import open_case, write_case
 from boxwright.optimize.process import Limits, open_nursery
-from boxwright.optimize.timing import ArtifactTarget, OriginalTarget, RaceRules, Target, race, write_inputs
+from boxwright.optimize.timing import RaceRules, Target, race
 from boxwright.runtimes.artifact import open_graph, write_artifact
 from boxwright.runtimes.base import Graph, Tuning
 from boxwright.runtimes.calibrate import Calibration
@@ -41,36 +41,27 @@ STREAMED = ("openvino_bf16", "openvino_int8", "openvino_int8_bf16", "openvino_in
 REQUESTS = 16
 
 
-@dataclass(frozen=True)
-class Kept:
-    """The original in a process that keeps freed memory."""
+def open_keeping_memory(case: Path, tuning: Tuning) -> Graph:
+    """Return the original in a process that keeps freed memory."""
+    from boxwright.launchers.allocator import keep_freed_memory
 
-    case: Path
-
-    def open(self, tuning: Tuning) -> Graph:
-        """Return it loaded."""
-        from boxwright.launchers.allocator import keep_freed_memory
-
-        assert keep_freed_memory()
-        return OriginalTarget(self.case).open(tuning)
+    assert keep_freed_memory()
+    return open_case(case, tuning)
 
 
-@dataclass(frozen=True)
-class Many:
-    """A batch as single requests in one timed run, side by side where the model has streams."""
+def open_many(case: Path, tuning: Tuning) -> Graph:
+    """Return the original, given the images of a batch one by one."""
+    return _Many(open_case(case, tuning))
 
-    target: Target
-    folder: Path | None = None
-    streams: int | None = None
 
-    def open(self, tuning: Tuning) -> Graph:
-        """Return it loaded."""
-        if self.folder is None:
-            return _Many(self.target.open(tuning))
-        return _Many(open_graph(self.folder, Tuning(hint="throughput", streams=self.streams)))
+def open_streams(artifact: Path, streams: int, tuning: Tuning) -> Graph:  # noqa: ARG001  streams decide the threads
+    """Return an artifact that computes so many images of a batch in parallel."""
+    return _Many(open_graph(artifact, Tuning(hint="throughput", streams=streams)))
 
 
 class _Many:
+    """A batch as single requests in one timed run."""
+
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self.signature = graph.signature
@@ -104,7 +95,7 @@ def convert(case: DetectorCase, method: str, folder: Path, batch: int) -> Path |
 def streamed(artifacts: dict[str, Path | None], streams: Iterable[int]) -> dict[str, Target]:
     """Return the artifacts that have streams, with each number of them."""
     found = {m: path for m in STREAMED if (path := artifacts.get(m)) is not None}
-    return {f"{m}, {n} streams": Many(ArtifactTarget(path), path, n) for m, path in found.items() for n in streams}
+    return {f"{m}, {n} streams": partial(open_streams, path, n) for m, path in found.items() for n in streams}
 
 
 def report(title: str, rows: dict[str, float], images: int) -> None:
@@ -151,13 +142,13 @@ def main() -> None:
             file = folder / f"case{batch}"
             write_case(case, file)
             artifacts = {m: convert(case, m, folder, batch) for m in args.methods}
-            targets: dict[str, Target] = {ORIGINAL: OriginalTarget(file), "original, keeps memory": Kept(file)}
-            targets |= {m: ArtifactTarget(path) for m, path in artifacts.items() if path is not None}
+            targets: dict[str, Target] = {
+                ORIGINAL: partial(open_case, file), "original, keeps memory": partial(open_keeping_memory, file),
+            }  # fmt: skip
+            targets |= {m: partial(open_graph, path) for m, path in artifacts.items() if path is not None}
             if batch > 1 and not args.no_throughput:
                 targets |= streamed(artifacts, (cpu.usable_cores,))
-            inputs = folder / f"inputs{batch}.npz"
-            write_inputs(case.timing_inputs(), inputs)
-            found = race(nursery, targets, inputs, rules=rules, limits=limits, logs=folder)
+            found = race(nursery, targets, case.timing_inputs(), rules=rules, limits=limits, logs=folder)
             rows = {n: r.timing.median_ms for n, r in found.items() if r.timing is not None}
             report(f"latency, batch {batch}, median", rows, batch)
             for name, latency in found.items():
@@ -165,10 +156,10 @@ def main() -> None:
                     print(f"{name}: {latency.failure}")
             if batch != 1 or args.no_throughput:
                 continue
-            single = case.timing_inputs()
-            write_inputs(tuple(np.repeat(a, REQUESTS, axis=0) for a in single), folder / "many.npz")
-            many = {ORIGINAL: Many(OriginalTarget(file))} | streamed(artifacts, sorted({1, cpu.usable_cores}))
-            found = race(nursery, many, folder / "many.npz", rules=rules, limits=limits, logs=folder)
+            inputs = tuple(np.repeat(a, REQUESTS, axis=0) for a in case.timing_inputs())
+            many: dict[str, Target] = {ORIGINAL: partial(open_many, file)}
+            many |= streamed(artifacts, sorted({1, cpu.usable_cores}))
+            found = race(nursery, many, inputs, rules=rules, limits=limits, logs=folder)
             rows = {n: r.timing.median_ms for n, r in found.items() if r.timing is not None}
             report(f"throughput, {REQUESTS} single requests, median", rows, REQUESTS)
 

@@ -71,7 +71,7 @@ def test_a_plain_export_gives_the_networks_outputs(boxwright: Command, weights: 
         np.testing.assert_allclose(file(images), open_model(weights)(images), atol=1e-3)
     again = boxwright("export", weights)
     assert again.code == 2
-    assert "'mine.onnx' is there already" in again.err
+    assert "'mine.onnx' exists already" in again.err
 
 
 def test_the_end_to_end_file_says_so(end_to_end: Exported) -> None:

@@ -125,10 +125,10 @@ def test_benchmark_times_artifacts_and_files_side_by_side(
     assert (values["batch"], values["threads"]) == (3, 1)
 
 
-def _fake_study(rows: tuple[Row, ...]) -> Callable[..., Report]:
-    def run(case: Any, folder: Path, config: Any, progress: Any) -> Report:
+def _fake_search(rows: tuple[Row, ...]) -> Callable[..., Report]:
+    def run(case: Any, folder: Path, config: Any, *, progress: Any, remarks: tuple[str, ...]) -> Report:
         settings = Settings(
-            machine="m", threads=1, batch=case.batch, metric="AP", max_drop=config.max_drop, remarks=config.remarks
+            machine="m", threads=1, batch=case.batch, metric="AP", max_drop=config.max_drop, remarks=remarks
         )
         return Report(rows=rows, settings=settings)
 
@@ -148,7 +148,7 @@ def test_nothing_inside_the_budget_ends_with_code_6(
         drop_low=0.08,
     )
     rows = (Row(method="original", status="successful", latency_ms=9.0, accuracy=0.3, drop=0.0), over)
-    monkeypatch.setattr("boxwright.tasks.optimize.run_study", _fake_study(rows))
+    monkeypatch.setattr("boxwright.tasks.optimize.run_search", _fake_search(rows))
     done = boxwright("optimize", weights, "--data", data, "--json", "--out", tmp_path / "out")
     assert done.code == 6
     assert json.loads(done.out)["best"] is None
@@ -160,7 +160,7 @@ def test_the_ancestors_spelling_works_and_scored_images_that_calibrate_are_named
     boxwright: Command, weights: Path, data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     rows = (Row(method="original", status="successful", latency_ms=9.0, accuracy=0.3, drop=0.0),)
-    monkeypatch.setattr("boxwright.tasks.optimize.run_study", _fake_study(rows))
+    monkeypatch.setattr("boxwright.tasks.optimize.run_search", _fake_search(rows))
     done = boxwright(
         "inference_demo", "-n", "yolox_nano", "-b", "4", "-c", weights, "--data", data, "--out", tmp_path / "o"
     )
@@ -178,7 +178,7 @@ def test_the_ancestors_spelling_works_and_scored_images_that_calibrate_are_named
         (["--limit", "3"], "limit=3 needs a labelled set"),
         (["--calibration", "nowhere"], "nowhere"),
         (["--output-form", "raw"], "unrecognized arguments: --output-form raw"),
-        (["--out", "a_file"], "'a_file' is no folder"),
+        (["--out", "a_file"], "'a_file' is not a folder"),
         (["--max-drop", "0.1"], "--max-drop 0.1 needs a labelled set to score. Give --data"),
         (["--confidence", "0.9"], "--confidence 0.9 needs a labelled set"),
     ],

@@ -132,7 +132,7 @@ def test_a_model_is_saved_and_loaded(classified: tuple[InferenceOptimizer, nn.Mo
     again = InferenceOptimizer.load(tmp_path / "saved", thread_num=1)
     images = torch.rand(2, 3, 32, 32)
     assert torch.equal(again(images), model(images))
-    with pytest.raises(UsageError, match="is no empty folder"):
+    with pytest.raises(UsageError, match="is not an empty folder"):
         InferenceOptimizer.save(model, tmp_path / "saved")
 
 

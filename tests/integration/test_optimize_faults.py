@@ -11,7 +11,7 @@ from support.planted import plant
 
 from boxwright import InferenceOptimizer
 from boxwright.core.catalogue import CATALOGUE
-from boxwright.optimize import candidates, study
+from boxwright.optimize import candidates, config, search
 from boxwright.optimize.candidates import METHODS, Method
 from boxwright.runtimes.base import Choice
 
@@ -38,7 +38,7 @@ def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CATALOGUE, "runtime", dict(CATALOGUE["runtime"]))
     plant()
     methods = METHODS | {name: Method(choice=Choice(runtime=name)) for name in EXPECTED}
-    for module in (candidates, study):
+    for module in (candidates, config, search):
         monkeypatch.setattr(module, "METHODS", methods)
 
 

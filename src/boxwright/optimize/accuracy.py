@@ -1,4 +1,4 @@
-"""How good a model is: a score, and how sure the difference between two scores is."""
+"""A model's score, and the interval of the difference between two scores."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,16 +13,16 @@ from boxwright.runtimes.base import Graph
 
 Direction = Literal["max", "min"]
 DRAWS = 200
-"""How many times the samples are drawn again for an interval."""
+"""How many times the samples are redrawn for an interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """A model's score on all samples, and what the scorer needs to score other draws of the same samples.
+    """A model's score on all samples, with what the scorer needs to score other draws of them.
 
     Attributes:
         value: the score.
-        arrays: plain arrays that only the scorer understands; empty where the metric gives one number and no more.
+        arrays: in the scorer's own format; empty where the metric gives a single number.
     """
 
     value: float
@@ -39,7 +39,7 @@ class Scorer(Protocol):
 
     @property
     def direction(self) -> Direction:
-        """Whether more or less of it is better."""
+        """Whether more or less is better."""
         ...
 
     def score(self, graph: Graph) -> Score:
@@ -47,11 +47,11 @@ class Scorer(Protocol):
         ...
 
     def count(self, score: Score) -> int:
-        """Return how many samples can be drawn again; 0 if the score is only one number."""
+        """Return how many samples can be redrawn; 0 if the score is a single number."""
         ...
 
     def resample(self, score: Score, weights: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the scores of other draws: `weights` (draws, samples) says how often each sample is in each draw."""
+        """Return the scores of other draws; `weights` (draws, samples) is how often each sample is in each draw."""
         ...
 
     def fingerprint(self) -> str:
@@ -65,9 +65,9 @@ class Drop:
 
     Attributes:
         point: the difference of the two scores.
-        low: the loss is above this with the confidence asked for.
-        high: the loss is below this with the confidence asked for: what a budget is held against.
-        sure: whether there was an interval; without one, `low` and `high` are the point.
+        low: the loss is above this with the given confidence.
+        high: the loss is below this with the given confidence; a budget is compared with this.
+        sure: whether there is an interval; without one, `low` and `high` equal `point`.
     """
 
     point: float
@@ -77,7 +77,7 @@ class Drop:
 
 
 def check_direction(direction: str) -> None:
-    """Refuse a word that is no direction: taken for the other one, it would turn the metric round.
+    """Reject an unknown direction, which would otherwise reverse the metric.
 
     Raises:
         UsageError: it is neither "max" nor "min".
@@ -94,14 +94,14 @@ def measure_drop(
 ) -> Drop:
     """Return how much worse the candidate is than the original, with a paired bootstrap interval where possible.
 
-    Both scores are made again from the same random draws of the samples (with replacement). What both models find hard
-    cancels out, so the interval of the difference is much narrower than that of either score.
+    Both are scored on the same random draws of the samples (with replacement). What both models find hard cancels out,
+    so the interval of the difference is much narrower than that of either score.
 
     Args:
-        scorer: what made both scores.
+        scorer: measured both scores.
         original: the score of the original.
         candidate: the score of the converted model.
-        confidence: of each end of the interval for itself.
+        confidence: of each end of the interval.
         draws: how many draws.
         seed: of the draws; the same for all candidates.
     """
@@ -113,5 +113,5 @@ def measure_drop(
     weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=draws)
     drops = sign * (scorer.resample(original, weights) - scorer.resample(candidate, weights))
     low, high = np.quantile(drops, [1 - confidence, confidence])
-    # The point itself may lie outside on very few samples; a bound that is better than what was seen helps nobody.
+    # With very few samples the point may lie outside; a bound better than the measured loss would mislead.
     return Drop(point=point, low=min(float(low), point), high=max(float(high), point), sure=True)

@@ -105,73 +105,28 @@ def find_method(name: str) -> str:
     return name
 
 
-def choose_methods(
-    *,
-    includes: Iterable[str] | None = None,
-    excludes: Iterable[str] | None = None,
-    search_mode: SearchMode = "default",
-    accelerator: str | Iterable[str] | None = None,
-    precision: str | Iterable[str] | None = None,
-) -> tuple[str, ...]:
-    """Return the methods to try, in the table's order; the original is always among them.
-
-    Args:
-        includes: only these; None for those of the search mode.
-        excludes: not these.
-        search_mode: "default" leaves out variants that are seldom the best; "all" tries everything.
-        accelerator: only methods of these accelerators.
-        precision: only methods of these precisions.
-
-    Raises:
-        UsageError: a name, an accelerator, a precision or the search mode is unknown, or nothing is left to try.
-
-    Example:
-        >>> choose_methods(includes=["openvino_int8", "bf16"])
-        ('original', 'bf16', 'openvino_int8')
-    """
-    if search_mode not in ("default", "all"):
-        raise UsageError(f"search_mode={search_mode!r} is unknown. Choose from: default, all.")
-    if includes is not None:
-        wanted = {find_method(name) for name in _words(includes)}
-    else:
-        wanted = {name for name, method in METHODS.items() if method.usual or search_mode == "all"}
-    unwanted = {find_method(name) for name in _words(excludes)}
-    if ORIGINAL in unwanted:
-        raise UsageError("excludes=['original'] is not possible: every other method is compared with it.")
-    chosen = [
-        name
-        for name in METHODS
-        if name in wanted - unwanted and matches(name, accelerator=accelerator, precision=precision)
-    ]
-    if not chosen:
-        raise UsageError(
-            f"No method is left to try: includes={includes!r}, excludes={excludes!r}, accelerator={accelerator!r}, "
-            f"precision={precision!r}, search_mode={search_mode!r}."
-        )
-    return tuple(name for name in METHODS if name == ORIGINAL or name in chosen)
-
-
 def matches(
     name: str, *, accelerator: str | Iterable[str] | None = None, precision: str | Iterable[str] | None = None
 ) -> bool:
-    """Return whether a method is of one of these accelerators and precisions; None is any.
+    """Return whether a method is of one of these accelerators and precisions; None allows any.
 
     Raises:
         UsageError: an accelerator or a precision is unknown.
     """
     method = METHODS[name]
-    accelerators = _words(accelerator)
+    accelerators = to_list(accelerator)
     known = sorted({m.accelerator for m in METHODS.values()})
     for word in accelerators:
         if word not in known:
             raise UsageError(f"Unknown accelerator {word!r}.{suggest(word, known)} Choose from: {', '.join(known)}.")
-    precisions = [Precision.parse(word) for word in _words(precision)]
+    precisions = [Precision.parse(word) for word in to_list(precision)]
     return (accelerator is None or method.accelerator in accelerators) and (
         precision is None or method.precision in precisions
     )
 
 
-def _words(given: str | Iterable[str] | None) -> list[str]:
+def to_list(given: str | Iterable[str] | None) -> list[str]:
+    """Return what was given as a list: one name, several, or none."""
     if given is None:
         return []
     return [given] if isinstance(given, str) else list(given)

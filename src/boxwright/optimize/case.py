@@ -1,21 +1,22 @@
-"""`Case`: a model with its data, as it is sent to every child."""
+"""`Case`: a model with its data, sent to every child of a search."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from boxwright.core.files import write_whole
 from boxwright.core.signature import Array
 from boxwright.core.spec import Spec
-from boxwright.launchers.folder import write_atomically
 from boxwright.launchers.payload import pack, unpack
 from boxwright.optimize.accuracy import Scorer
+from boxwright.runtimes.base import Graph, Tuning
 
 Inputs = tuple[Array, ...]
 """Flat inputs of one request, as `Signature.inputs` lists them."""
 
 
 class Case(Protocol):
-    """What is to be optimised. It is pickled: a case of ours holds paths and settings, and builds the rest in place."""
+    """The model to optimise. It is pickled: our own cases hold paths and settings, and build the rest in the child."""
 
     @property
     def spec(self) -> Spec | None:
@@ -24,7 +25,7 @@ class Case(Protocol):
 
     @property
     def scorer(self) -> Scorer | None:
-        """What gives the accuracy; None where nobody said what a good model is."""
+        """What measures the accuracy; None where no metric was given."""
         ...
 
     def source(self) -> Any:
@@ -32,15 +33,15 @@ class Case(Protocol):
         ...
 
     def probes(self) -> Sequence[Inputs]:
-        """Return the inputs on which a converted model is compared with the original; the first goes along with it."""
+        """Return inputs to compare a converted model with the original on; the first is stored in the artifact."""
         ...
 
     def calibration(self) -> Sequence[Inputs]:
-        """Return inputs that a quantiser measures value ranges on; none if there are no real ones."""
+        """Return inputs to measure value ranges on; empty if there are no real ones."""
         ...
 
     def timing_inputs(self) -> Inputs:
-        """Return the inputs whose way through the model is timed."""
+        """Return the inputs of one timed run."""
         ...
 
     def fingerprint(self) -> str:
@@ -54,10 +55,17 @@ def write_case(case: Case, file: Path) -> None:
     Raises:
         UsageError: something in it can't be sent to another process.
     """
-    write_atomically(file, pack(case, "The model, its data or the metric"))
+    write_whole(file, pack(case, "The model, its data or the metric"))
 
 
 def read_case(file: Path) -> Case:
     """Return the case that the parent wrote."""
     case: Case = unpack(file.read_bytes())
     return case
+
+
+def open_case(file: Path, tuning: Tuning) -> Graph:  # noqa: ARG001  PyTorch takes its threads from OMP_NUM_THREADS
+    """Return the model of a case, not converted."""
+    from boxwright.runtimes.program import open_original  # imports torch, which other children do without
+
+    return open_original(read_case(file).source())

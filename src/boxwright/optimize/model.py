@@ -1,4 +1,4 @@
-"""A converted model as its user calls it: tensors or arrays in, the model's own structure out."""
+"""A converted model as its user calls it: tensors or arrays in, the model's own output structure out."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,12 +18,12 @@ from boxwright.runtimes.base import Graph
 class OptimizedModel:
     """A loaded model that is called like the original one.
 
-    Torch tensors in, torch tensors out; numpy arrays in, numpy arrays out; put together as the original returns them.
+    Torch tensors in, torch tensors out; numpy arrays in, numpy arrays out; nested as the original returns them.
 
     Attributes:
         method: the name of the method that made it.
         folder: the artifact it was loaded from; None if it has none.
-        arrangement: how it uses the machine, where a hint has decided that.
+        arrangement: how it uses the machine, if a hint chose that.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class OptimizedModel:
 
     @property
     def signature(self) -> Signature:
-        """What the model takes and gives."""
+        """The model's inputs and outputs."""
         return self._graph.signature
 
     @property
@@ -48,7 +48,7 @@ class OptimizedModel:
         """Return the model's output.
 
         Raises:
-            UsageError: the call is built otherwise than the one that the model was converted with.
+            UsageError: the call differs in structure from the one that the model was converted with.
         """
         arrays, with_torch = self._flatten(args, kwargs)
         return self._build(self._graph.run(arrays), with_torch=with_torch)
@@ -56,10 +56,10 @@ class OptimizedModel:
     forward = __call__
 
     def map(self, calls: Iterable[Any]) -> Iterator[Any]:
-        """Yield the outputs of many calls in their order, computed side by side where the model can do that.
+        """Yield the outputs of many calls in order, computed in parallel where the model supports it.
 
         Args:
-            calls: the inputs of one call each: a tensor or array, a tuple of positional or a dict of keyword inputs.
+            calls: the inputs of each call: a tensor or array, a tuple of positional or a dict of keyword inputs.
         """
         kinds: deque[bool] = deque()
 
@@ -75,7 +75,7 @@ class OptimizedModel:
             yield self._build(outputs, with_torch=kinds.popleft())
 
     def eval(self) -> "OptimizedModel":
-        """Return the model itself: it is in evaluation mode already."""
+        """Return the model itself, which is always in evaluation mode."""
         return self
 
     def train(self, mode: bool = True) -> "OptimizedModel":
@@ -102,7 +102,7 @@ class OptimizedModel:
         return self.signature.build_result(outputs)
 
     def close(self) -> None:
-        """Give back what the model holds."""
+        """Release what the model holds."""
         self._graph.close()
 
     def __enter__(self) -> "OptimizedModel":

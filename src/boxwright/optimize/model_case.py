@@ -1,4 +1,4 @@
-"""A user's own model, with its inputs and its metric, as something to search with."""
+"""A user's own model with its inputs and metric, as a `Case`."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -21,13 +21,16 @@ _PROBES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCase:
-    """A user's own model and data, sent to every child as they are."""
+    """A user's own model and data, sent to every child as they are.
+
+    `model_digest` is a hash of the weights, of their outputs for the example, and of the samples.
+    """
 
     model: nn.Module
     call: Call
     samples: tuple[tuple[Array, ...], ...]
     scorer: Scorer | None
-    print_: str
+    model_digest: str
     spec: Spec | None = None
 
     def source(self) -> Source:
@@ -48,11 +51,11 @@ class ModelCase:
 
     def fingerprint(self) -> str:
         """Return a hash of weights, outputs, samples and metric."""
-        return self.print_ if self.scorer is None else f"{self.print_} {self.scorer.fingerprint()}"
+        return self.model_digest if self.scorer is None else f"{self.model_digest} {self.scorer.fingerprint()}"
 
 
 def example_call(form: BatchForm, data: Any, input_sample: Any) -> Call:
-    """Return how the model is called, by the sample, or else by the data's first batch.
+    """Return an example call, made from the sample if there is one, else from the data's first batch.
 
     Raises:
         UsageError: there is neither.
@@ -67,14 +70,14 @@ def example_call(form: BatchForm, data: Any, input_sample: Any) -> Call:
 
 
 def sample_call(sample: Any) -> Call:
-    """Return how the model is called with a sample: a dict by name, a list or tuple in its order, else as one input."""
+    """Return the call that a sample stands for: a dict by name, a list or tuple by position, else one input."""
     if isinstance(sample, Mapping):
         return (), dict(sample)
     return (tuple(sample), {}) if isinstance(sample, list | tuple) else ((sample,), {})
 
 
 def fitting_samples(source: Source, samples: Sequence[tuple[Array, ...]]) -> list[tuple[Array, ...]]:
-    """Return the samples that the model takes: where its batch is fixed, a smaller last one is left out."""
+    """Return the samples that the model accepts: where its batch is fixed, a smaller last one is left out."""
     ports = source.signature.inputs
     fitting = [s for s in samples if all(p.accepts_shape(a.shape) for p, a in zip(ports, s, strict=True))]
     if samples and not fitting:
@@ -82,8 +85,8 @@ def fitting_samples(source: Source, samples: Sequence[tuple[Array, ...]]) -> lis
     return fitting
 
 
-def fingerprint_model(source: Source, samples: Sequence[tuple[Array, ...]]) -> str:
-    """Return a hash of the weights, of what they make of the example, and of the samples."""
+def hash_model(source: Source, samples: Sequence[tuple[Array, ...]]) -> str:
+    """Return a hash of the weights, of the outputs for the example, and of the samples."""
     digest = hashlib.sha256(repr((type(source.model).__qualname__, source.signature.to_dict())).encode())
     for name, tensor in sorted(source.model.state_dict().items()):
         digest.update(name.encode())

@@ -1,9 +1,9 @@
-"""`InferenceOptimizer`: try every way to run a model, show a table, and hand out the best."""
+"""`InferenceOptimizer`: try every way to run a model, show a table, and return the best."""
 
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,19 +11,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from boxwright.core.batches import BatchForm, Call, take_inputs
+from boxwright.core.batches import BatchForm, take_inputs
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.types import Precision
 from boxwright.optimize.accuracy import Direction, check_direction
-from boxwright.optimize.candidates import ORIGINAL, SearchMode, choose_methods, find_method
+from boxwright.optimize.candidates import ORIGINAL, find_method
+from boxwright.optimize.config import SearchConfig
+from boxwright.optimize.loading import LoadOptions, convert, remove_with
 from boxwright.optimize.metrics import MetricScorer
 from boxwright.optimize.model import OptimizedModel
-from boxwright.optimize.model_case import ModelCase, example_call, fingerprint_model, fitting_samples, sample_call
+from boxwright.optimize.model_case import ModelCase, example_call, fitting_samples, hash_model, sample_call
 from boxwright.optimize.progress import progress_bar
 from boxwright.optimize.report import Report
-from boxwright.optimize.store import hold_folder
-from boxwright.optimize.study import StudyConfig, run_study
-from boxwright.optimize.use import Use, convert, remove_with
+from boxwright.optimize.saved_trials import lock_folder
+from boxwright.optimize.search import run_search
 from boxwright.runtimes.artifact import is_artifact
 from boxwright.runtimes.base import Choice, Hint
 from boxwright.runtimes.calibrate import Calibration
@@ -36,8 +37,8 @@ class InferenceOptimizer:
     """Finds the fastest way to run a PyTorch model on this machine that keeps its accuracy.
 
     Args:
-        folder: where artifacts, logs and the report go. A second search in the same folder goes on where the first one
-            ended. None for a temporary folder that is gone with the optimizer.
+        folder: for artifacts, logs and the report. A second search in the same folder resumes where the first one
+            ended. None for a temporary folder that is removed with the optimizer.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -57,16 +58,15 @@ class InferenceOptimizer:
         self._remove = None if folder is not None else remove_with(self, self._folder)
         self._report: Report | None = None
         self._model: nn.Module | None = None
-        self._call: Call = ((), {})
 
     @property
     def folder(self) -> Path:
-        """Where artifacts, logs and the report are."""
+        """The folder of the artifacts, logs and the report."""
         return self._folder
 
     @property
     def report(self) -> Report:
-        """What the search found.
+        """The report of the last search.
 
         Raises:
             UsageError: there was none yet.
@@ -83,87 +83,47 @@ class InferenceOptimizer:
         input_sample: Any = None,
         metric: Any = None,
         direction: Direction = "max",
-        thread_num: int | None = None,
-        accelerator: str | Iterable[str] | None = None,
-        precision: str | Iterable[str] | None = None,
-        search_mode: SearchMode = "default",
-        latency_sample_num: int = 100,
-        includes: Iterable[str] | None = None,
-        excludes: Iterable[str] | None = None,
-        max_drop: float | None = None,
-        output_filename: str | Path | None = None,
         *,
-        confidence: float = 0.95,
         calibration_samples: int = CALIBRATION_SAMPLES,
-        timeout_s: float = 600.0,
-        memory_mb: int | None = None,
-        search_tries: int = 5,
-        early_stop: float | None = 3.0,
+        output_filename: str | Path | None = None,
         quiet: bool = False,
+        **search: Any,
     ) -> Report:
         """Try every method on the model and return the report; see `summary`, `get_model` and `get_best_model`.
 
-        Each method is tried in a process of its own. One that crashes, hangs or runs out of memory is a row with the
-        reason, and the search goes on.
+        Each method is tried in its own process. One that crashes, hangs or runs out of memory becomes a row with the
+        reason, and the search continues.
 
         Args:
             model: any module.
-            training_data: a loader or one batch of real inputs (with targets or not): quantisers measure value ranges
-                on its first batches.
-            validation_data: a loader or one batch that the accuracy is measured on.
+            training_data: a loader or one batch of real inputs (with or without targets); quantisers measure value
+                ranges on its first batches.
+            validation_data: a loader or one batch to measure the accuracy on.
             input_sample: an example of the inputs: a tensor, a tuple of positional inputs or a dict of keyword inputs.
                 Latency is measured with it. By default the first batch of the training data.
             metric: f(pred, target) for a batch, a torchmetrics metric, f(model, loader) or f(model). It returns one
-                number, or one for each sample: then the loss gets an interval.
+                number, or one per sample: then the loss gets an interval.
             direction: "max" if more of the metric is better, "min" if less is.
-            thread_num: computing threads; by default one a physical core.
-            accelerator: try only methods of these: pytorch, jit, compile, openvino, onnxruntime, ipex.
-            precision: try only methods of these: fp32, bf16, fp16, int8.
-            search_mode: "default", or "all" for variants that are seldom the best too.
-            latency_sample_num: timed runs of each model, at most.
-            includes: try only these methods.
-            excludes: leave these methods out.
-            max_drop: how much of the metric may be lost. A row is accepted only if the upper end of the interval of
-                its loss is inside; int8 rows outside get their most sensitive layers back in float until they are.
+            calibration_samples: how many batches of the training data a quantiser uses.
             output_filename: a file for the table (text).
-            confidence: how sure each end of that interval is.
-            calibration_samples: how many batches of the training data a quantiser sees.
-            timeout_s: how long one conversion may take.
-            memory_mb: how much memory one child may use, in MiB; None for most of what is free.
-            search_tries: how often layers are put back for one int8 row.
-            early_stop: models this many times slower than the original are not timed to the end; None to time all.
             quiet: show no progress bar.
+            search: what to try, how to time it and how much accuracy it may cost: `includes`, `excludes`,
+                `search_mode`, `accelerator`, `precision`, `thread_num`, `latency_sample_num`, `max_drop`,
+                `confidence`, `timeout_s`, `memory_mb`, `search_tries`, `early_stop` (see `SearchConfig`).
 
         Raises:
-            UsageError: an argument makes no sense, something can't be sent to another process, or another search works
-                in the folder.
+            UsageError: an argument makes no sense, something can't be sent to another process, or another search uses
+                the folder.
             ConversionError: the model fails on the inputs.
         """
-        methods = choose_methods(
-            includes=includes,
-            excludes=excludes,
-            search_mode=search_mode,
-            accelerator=accelerator,
-            precision=precision,
-        )
-        config = StudyConfig(
-            methods=methods,
-            thread_num=thread_num,
-            max_drop=max_drop,
-            confidence=confidence,
-            latency_sample_num=latency_sample_num,
-            timeout_s=timeout_s,
-            memory_mb=memory_mb,
-            search_tries=search_tries,
-            early_stop=early_stop,
-        )
+        config = SearchConfig(**search)
         check_direction(direction)
         _check_samples(calibration_samples)
         if output_filename is not None and (
             Path(output_filename).is_dir() or not Path(output_filename).parent.is_dir()
         ):
             raise UsageError(
-                f"output_filename={str(output_filename)!r} can't be written: give a file in a folder that is there."
+                f"output_filename={str(output_filename)!r} can't be written: give a file in an existing folder."
             )
         if validation_data is not None and metric is None:
             raise UsageError("validation_data is given, but no metric to use it with. Give metric=f(pred, target).")
@@ -179,11 +139,11 @@ class InferenceOptimizer:
             else MetricScorer(metric=metric, data=validation_data, form=form, direction=direction)
         )
         case = ModelCase(
-            model=model, call=call, samples=tuple(samples), scorer=scorer, print_=fingerprint_model(source, samples)
+            model=model, call=call, samples=tuple(samples), scorer=scorer, model_digest=hash_model(source, samples)
         )
-        with hold_folder(self._folder), progress_bar(hidden=quiet) as progress:
-            self._report = run_study(case, self._folder, config, progress)
-        self._model, self._call = model, call
+        with lock_folder(self._folder), progress_bar(hidden=quiet) as progress:
+            self._report = run_search(case, self._folder, config, progress=progress)
+        self._model = model
         if output_filename is not None:
             Path(output_filename).write_text(self.summary() + "\n", encoding="utf-8")
         return self._report
@@ -193,7 +153,7 @@ class InferenceOptimizer:
         return self.report.table()
 
     def get_model(self, method_name: str, *, hint: Hint | None = None, streams: int | None = None) -> Any:
-        """Return the model that a method made, ready to be called; for "original", the model as it was given.
+        """Return a method's converted model, ready to be called; for "original", the model as it was given.
 
         Args:
             method_name: one of those that were tried.
@@ -201,7 +161,7 @@ class InferenceOptimizer:
             streams: as in `load`; they share those threads.
 
         Raises:
-            UsageError: the method was not tried, or has no model because it failed, or can't be run in this way.
+            UsageError: the method was not tried, has no model because it failed, or does not support these options.
         """
         method = find_method(method_name)
         tried = [row.method for row in self.report.rows]
@@ -216,7 +176,7 @@ class InferenceOptimizer:
             row = self.report.row(method)
             raise UsageError(f"{method_name!r} has no model: {row.status}{f' ({row.note})' if row.note else ''}.")
         threads = None if hint is not None else max(1, self.report.settings.threads // max(1, streams or 1))
-        return Use(threads=threads, hint=hint, streams=streams).open(folder, method)
+        return LoadOptions(threads=threads, hint=hint, streams=streams).open(folder, method)
 
     def get_best_model(
         self,
@@ -229,11 +189,11 @@ class InferenceOptimizer:
         Args:
             accelerator: only methods of these accelerators.
             precision: only methods of these precisions.
-            accuracy_criterion: which part of the original's accuracy may be lost (0.05: five per cent of it), always
-                against the original. Like `max_drop`, it is held against the upper end of the loss's interval.
+            accuracy_criterion: the share of the original's accuracy that may be lost (0.05: five per cent of it). Like
+                `max_drop`, it is compared with the upper end of the loss's interval.
 
         Raises:
-            BudgetError: there are candidates, but all of them lose more.
+            BudgetError: all candidates lose more.
             UsageError: a criterion was given, but accuracy was not measured.
         """
         max_drop = None
@@ -243,7 +203,7 @@ class InferenceOptimizer:
                 raise UsageError("accuracy_criterion needs the accuracy. Give metric=… to optimize().")
             if not 0 <= accuracy_criterion < float("inf"):
                 raise UsageError(
-                    f"accuracy_criterion={accuracy_criterion!r} must be a part of at least 0, such as 0.05."
+                    f"accuracy_criterion={accuracy_criterion!r} must be a share of at least 0, such as 0.05."
                 )
             max_drop = abs(accuracy) * accuracy_criterion
         row = self.report.best(accelerator=accelerator, precision=precision, max_drop=max_drop)
@@ -280,11 +240,11 @@ class InferenceOptimizer:
             input_sample: an example of its inputs (see `optimize`).
             accelerator: a runtime: eager, jit, compile, openvino, onnxruntime or ipex.
             precision: fp32, bf16 or fp16.
-            channels_last: whether image tensors lie channels last inside.
+            channels_last: whether image tensors are channels last inside.
             thread_num: computing threads for one call; None leaves it to the runtime.
             hint: as in `load`.
             streams: as in `load`.
-            folder: where the artifact goes; None for a temporary folder that is gone with the model.
+            folder: where the artifact goes; None for a temporary folder that is removed with the model.
 
         Raises:
             ConversionError: the model can't be converted.
@@ -293,8 +253,8 @@ class InferenceOptimizer:
         choice = Choice(runtime=accelerator, precision=Precision.parse(precision), channels_last=channels_last)
         if choice.precision is Precision.INT8:
             raise UsageError("trace() converts in float. Use quantize(…, calib_data=…) for int8.")
-        use = Use(threads=thread_num, hint=hint, streams=streams)
-        return convert(model, sample_call(input_sample), choice, None, use, folder)
+        options = LoadOptions(threads=thread_num, hint=hint, streams=streams)
+        return convert(model, sample_call(input_sample), choice, None, options, folder)
 
     @staticmethod
     def quantize(
@@ -311,28 +271,28 @@ class InferenceOptimizer:
         streams: int | None = None,
         folder: str | Path | None = None,
     ) -> OptimizedModel:
-        """Return the model in int8, its value ranges measured on real inputs.
+        """Return the model in int8, with value ranges measured on real inputs.
 
         Args:
             model: any module.
             calib_data: a loader or one batch of real inputs.
             accelerator: a runtime: int8 (PyTorch), compile, openvino, onnxruntime or ipex.
             input_sample: an example of the inputs; by default the first batch of `calib_data`.
-            method: which way, where a runtime has several: "qlinear" or "integer" for onnxruntime, "bf16" (what is not
-                quantised) or "nncf" (NNCF chooses the layers) for openvino.
+            method: a variant, where a runtime has several: "qlinear" or "integer" for onnxruntime, "bf16" (the rest
+                runs in bfloat16) or "nncf" (NNCF chooses the layers) for openvino.
             keep_float: module names that are not quantised.
-            calibration_samples: how many batches of `calib_data` are used.
+            calibration_samples: how many batches of `calib_data` to use.
             thread_num: computing threads for one call; None leaves it to the runtime.
             hint: as in `load`.
             streams: as in `load`.
-            folder: where the artifact goes; None for a temporary folder that is gone with the model.
+            folder: where the artifact goes; None for a temporary folder that is removed with the model.
 
         Raises:
             ConversionError: the model can't be converted.
             MissingDependencyError: the runtime's packages are not installed.
         """
         _check_samples(calibration_samples)
-        use = Use(threads=thread_num, hint=hint, streams=streams)
+        options = LoadOptions(threads=thread_num, hint=hint, streams=streams)
         form = BatchForm(model)
         call = example_call(form, calib_data, input_sample)
         samples = take_inputs(calib_data, form, calibration_samples)
@@ -340,11 +300,11 @@ class InferenceOptimizer:
             method = "qlinear"
         choice = Choice(runtime=accelerator, precision=Precision.INT8, mode=method)
         calibration = Calibration(samples=samples, keep_float=tuple(keep_float))
-        return convert(model, call, choice, calibration, use, folder)
+        return convert(model, call, choice, calibration, options, folder)
 
     @staticmethod
     def save(model: OptimizedModel, path: str | Path) -> None:
-        """Copy a converted model's artifact to a new folder, which is all that is needed to run it elsewhere.
+        """Copy a converted model's artifact to a new folder, which runs elsewhere without anything else.
 
         Raises:
             UsageError: the model has no artifact, or the folder is not empty.
@@ -356,7 +316,7 @@ class InferenceOptimizer:
             )
         target = Path(path)
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise UsageError(f"{str(target)!r} is no empty folder. Choose a new one.")
+            raise UsageError(f"{str(target)!r} is not an empty folder. Choose a new one.")
         shutil.copytree(model.folder, target, dirs_exist_ok=True)
 
     @staticmethod
@@ -368,26 +328,26 @@ class InferenceOptimizer:
         Args:
             path: the folder.
             thread_num: computing threads for one call; None leaves it to the runtime.
-            hint: "latency" for the fastest answer to one call, "throughput" for the most answers in a second by
-                `map`: threads, streams and processes are then chosen from the machine's cores and quota, and
+            hint: "latency" for the fastest single call, "throughput" for the most calls per second with `map`:
+                threads, streams and processes are chosen from the machine's cores and quota, and
                 `model.arrangement.explain()` says why. Call `close()` at the end: there may be processes.
-            streams: how many calls `map` computes side by side in this process (OpenVINO and ONNX Runtime).
+            streams: how many calls `map` computes in parallel in this process (OpenVINO and ONNX Runtime).
 
         Raises:
-            CheckpointError: the folder is no artifact, or its files are damaged.
-            UsageError: a hint is given beside threads or streams, or the runtime has no streams.
+            CheckpointError: the folder is not an artifact, or its files are damaged.
+            UsageError: both a hint and threads or streams are given, or the runtime has no streams.
         """
-        use = Use(threads=thread_num, hint=hint, streams=streams)
+        options = LoadOptions(threads=thread_num, hint=hint, streams=streams)
         folder = Path(path)
         if not is_artifact(folder):
             raise CheckpointError(f"{str(folder)!r} holds no artifact.json: it is not an artifact.")
-        return use.open(folder)
+        return options.open(folder)
 
     @staticmethod
     def get_context(*models: Any) -> AbstractContextManager[Any]:
-        """Return a context to call models in: gradients are off for modules; converted models need none.
+        """Return a context to call models in: it switches off gradients for modules.
 
-        Threads and precision are part of a converted model, so nothing else is to be set.
+        Converted models need none: threads and precision are part of them.
         """
         return torch.inference_mode() if any(isinstance(m, nn.Module) for m in models) else nullcontext()
 
@@ -395,9 +355,9 @@ class InferenceOptimizer:
     def to_multi_instance(
         model: OptimizedModel, num_processes: int, *, cores: Sequence[Sequence[int]] | None = None
     ) -> OptimizedModel:
-        """Return a model that is called like the given one and works in several processes, each with its own cores.
+        """Return a model that is called like the given one and runs in several processes, each on its own cores.
 
-        One call goes to one process; `map(batches)` keeps all of them busy and gives the answers in order. Call
+        One call goes to one process; `map(batches)` keeps all of them busy and yields the results in order. Call
         `close()` at the end.
 
         Args:
@@ -415,7 +375,7 @@ class InferenceOptimizer:
         several = OptimizedModel(
             to_multi_instance(model.folder, num_processes, cores=cores), method=model.method, folder=model.folder
         )
-        weakref.finalize(several, id, model)  # holds the model, whose temporary folder would go with it
+        weakref.finalize(several, id, model)  # keeps the model alive, and with it its temporary folder
         return several
 
 

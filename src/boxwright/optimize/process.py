@@ -1,4 +1,4 @@
-"""A child process that may crash, hang or eat memory: it is watched, limited, and leaves nothing behind."""
+"""A child process that may crash, hang or run out of memory: it is watched, limited, and leaves nothing behind."""
 
 import json
 import os
@@ -11,7 +11,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from boxwright.core.errors import BoxwrightError, MissingDependencyError
+from boxwright.core.cpu import read_cpu
+from boxwright.core.errors import BoxwrightError, MissingDependencyError, UsageError
 from boxwright.core.memory import read_memory
 from boxwright.core.world import World
 from boxwright.launchers.base import WorkerSpec
@@ -22,7 +23,7 @@ from boxwright.launchers.payload import pack
 from boxwright.launchers.process import WorkerProcess, write_start
 
 _TURN_S = 0.05
-_PORT = 29500  # of no meaning: a child has no others to meet
+_PORT = 29500  # unused: a child has no peers to connect to
 _ASK, _ANSWER, _STAGE = "ask", "answer", "stage"
 _SIGNALS = {
     signal.SIGKILL: "most often the machine or its container ran out of memory",
@@ -59,7 +60,7 @@ class Limits:
     Attributes:
         time_s: seconds for each of its stages.
         stage_s: seconds for stages that have a limit of their own.
-        memory_bytes: resident memory, with the processes it starts; None for most of what is free.
+        memory_bytes: resident memory, including the processes it starts; None for most of what is free.
         threads: computing threads.
         cores: logical cpus; empty for all that this process may use.
     """
@@ -71,10 +72,28 @@ class Limits:
     cores: tuple[int, ...] = ()
 
 
-class Nursery:
-    """Where children live: a temporary folder that is gone afterwards, and the signals that end them.
+def share_cores(threads: int | None, name: str = "thread_num") -> tuple[int, tuple[int, ...]]:
+    """Return the threads and logical cpus of a child that computes with so many threads.
 
-    Use `open_nursery`. Children must be started and waited for in the thread that made the nursery.
+    Args:
+        threads: computing threads; None for one per usable physical core, bound to no cpus.
+        name: what errors call the number.
+
+    Raises:
+        UsageError: this process may not use so many cpus.
+    """
+    cpu = read_cpu()
+    if threads is None:
+        return cpu.usable_cores, ()
+    if not 1 <= threads <= len(cpu.allowed):
+        raise UsageError(f"{name}={threads!r} is not possible: this process may use {len(cpu.allowed)} cpus.")
+    return threads, tuple(sorted(one for core in cpu.cores[:threads] for one in core.cpus))
+
+
+class Nursery:
+    """Starts children, in a temporary folder that is removed afterwards, and ends them on a signal.
+
+    Use `open_nursery`. Start children and wait for them in the thread that opened the nursery.
     """
 
     def __init__(self, folder: Path, interrupts: Interrupts) -> None:
@@ -84,7 +103,7 @@ class Nursery:
         self._children: list[Child] = []
 
     def start(self, job: "Job", *, limits: Limits, log: Path) -> "Child":
-        """Start a job in a fresh interpreter; what it prints goes to the log file.
+        """Start a job in a fresh interpreter; its output goes to the log file.
 
         Raises:
             UsageError: the job can't be sent to another process.
@@ -102,7 +121,7 @@ class Nursery:
         """Run a job in a fresh interpreter and return its result.
 
         Raises:
-            ChildFailed: it raised, died, or went over a limit.
+            ChildFailed: it raised, crashed, or exceeded a limit.
         """
         child = self.start(job, limits=limits, log=log)
         try:
@@ -118,7 +137,7 @@ class Nursery:
 
 @contextmanager
 def open_nursery() -> Iterator[Nursery]:
-    """Give a nursery; on the way out, Ctrl-C or SIGTERM are handed to the program when all children are gone."""
+    """Yield a nursery; Ctrl-C and SIGTERM are delivered to the program once all children have ended."""
     interrupts = Interrupts()
     stopped = False
     with interrupts, launch_folder() as folder:
@@ -135,7 +154,7 @@ def open_nursery() -> Iterator[Nursery]:
 
 
 class Stopped(BaseException):
-    """Ends the work from the inside after Ctrl-C or SIGTERM; `open_nursery` turns it into the signal's own effect."""
+    """Unwinds the work after Ctrl-C or SIGTERM; `open_nursery` then delivers the signal."""
 
 
 class Child:
@@ -146,12 +165,12 @@ class Child:
         self._memory_bytes = limits.memory_bytes or int(read_memory().usable_bytes * 0.9)
         for name in (_ASK, _ANSWER):
             os.mkfifo(home / name)
-        # Open at both ends: neither side ever waits for the other to open it.
+        # Open for reading and writing: neither side ever waits for the other to open it.
         self._ask = os.open(home / _ASK, os.O_RDWR | os.O_CLOEXEC)
         self._answer = os.open(home / _ANSWER, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log = log.open("ab")
-        self._told = b""
+        self._received = b""
         self._stage, self._stage_since_s = "start", time.monotonic()
         self._over: str | None = None
         self._stopped = False
@@ -159,17 +178,17 @@ class Child:
         spec = WorkerSpec(
             cores=limits.cores,
             threads=limits.threads,
-            env=(("TMPDIR", str(home / "tmp")),),  # what a converter leaves there goes with the child
+            env=(("TMPDIR", str(home / "tmp")),),  # a converter's leftovers are removed with the child
         )
         self._process = WorkerProcess(spec, home, self._write_log, master_port=_PORT)
-        with suppress(OSError):  # if memory runs out, the kernel shall take the child, not its parent
+        with suppress(OSError):  # if memory runs out, the kernel should kill the child, not its parent
             Path(f"/proc/{self._process.pid}/oom_score_adj").write_text("1000", encoding="ascii")
 
     def result(self) -> Any:
-        """Wait for the job's end and return its result.
+        """Wait for the job to end and return its result.
 
         Raises:
-            ChildFailed: it raised, died, or went over a limit.
+            ChildFailed: it raised, crashed, or exceeded a limit.
         """
         while self._turn() is None:
             pass
@@ -181,58 +200,58 @@ class Child:
         """Send a question to the job (see `Channel.answer`) and return its answer.
 
         Raises:
-            ChildFailed: it raised, died, or went over a limit.
+            ChildFailed: it raised, crashed, or exceeded a limit.
         """
         self.tell(question)
         return self.listen()
 
     def tell(self, question: Mapping[str, Any]) -> None:
-        """Send a question to the job without waiting for an answer; a paused child goes on."""
+        """Send a question to the job without waiting for an answer; resumes a paused child."""
         self.resume()
         self._stage_since_s = time.monotonic()
         os.write(self._ask, json.dumps(question).encode() + b"\n")
 
     def listen(self) -> Any:
-        """Wait for the next line from the job and return what it says.
+        """Wait for the job's next answer and return it.
 
         Raises:
-            ChildFailed: it raised, died, or went over a limit.
+            ChildFailed: it raised, crashed, or exceeded a limit.
         """
-        while b"\n" not in self._told:
-            if self._turn() is not None and b"\n" not in self._told:
+        while b"\n" not in self._received:
+            if self._turn() is not None and b"\n" not in self._received:
                 self._check()
                 raise ChildFailed("it ended before it answered", stage=self.stage)
-        line, _, self._told = self._told.partition(b"\n")
+        line, _, self._received = self._received.partition(b"\n")
         return json.loads(line)
 
     def pause(self) -> None:
-        """Stop the process where it is: threads that wait by spinning would take time from others."""
+        """Stop the process: threads that wait by spinning would take time from others."""
         if self._process.poll() is None and not self._stopped:
             os.kill(self._process.pid, signal.SIGSTOP)
-            # The signal takes effect when the kernel comes to it, and until then the child computes.
+            # The child keeps computing until the kernel delivers the signal.
             os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             self._stopped = True
 
     def resume(self) -> None:
-        """Let a paused process go on."""
+        """Resume a paused process."""
         if self._stopped and self._process.poll() is None:
             os.kill(self._process.pid, signal.SIGCONT)
         self._stopped = False
 
     @property
     def stage(self) -> str:
-        """What the job says that it is doing."""
+        """The stage that the job has announced."""
         with suppress(OSError):
             return (self._home / _STAGE).read_text(encoding="utf-8") or self._stage
         return self._stage
 
     @property
     def resident_bytes(self) -> int:
-        """The memory that the process and all it has started have in use now."""
+        """The memory in use by the process and all that it has started."""
         return _resident_bytes(self._process.pid)
 
     def close(self) -> None:
-        """End the process and all it has started, and close its files; closing twice is allowed."""
+        """Kill the process and all that it has started, and close its files; closing twice is allowed."""
         if self._log.closed:
             return
         self._process.close()
@@ -241,7 +260,7 @@ class Child:
         self._log.close()
 
     def _turn(self) -> int | None:
-        """Take in what the child says for a moment; return how it ended, None while it runs."""
+        """Read the child's output for a moment; return its exit status, None while it runs."""
         if self._interrupts.seen is not None:
             raise Stopped
         self._pump(_TURN_S)
@@ -267,17 +286,17 @@ class Child:
         return status
 
     def _pump(self, timeout_s: float) -> None:
-        """Take in all that can be read; wait so long for the first of it."""
+        """Read all that is there; wait up to `timeout_s` for the first of it."""
         while ready := wait([self._answer, *self._process.sources], timeout_s):
             timeout_s = 0
             for fd in ready:
                 if fd == self._answer:
-                    self._told += os.read(self._answer, 1 << 16)
+                    self._received += os.read(self._answer, 1 << 16)
                 elif isinstance(fd, int):
                     self._process.read(fd)
 
     def _check(self) -> None:
-        """Raise if the job was not done."""
+        """Raise unless the job returned."""
         if self._over is not None:
             self._write_reason(self._over)
             raise ChildFailed(self._over, stage=self.stage)
@@ -290,7 +309,7 @@ class Child:
             raise ChildFailed(outcome.sentence, stage=self.stage, cause=self._process.make_error().__cause__)
 
     def _write_reason(self, text: str) -> None:
-        """Add what the parent knows: a child that hangs or is killed says nothing itself."""
+        """Add the parent's reason to the log: a child that hangs or is killed writes none itself."""
         self._write_log("reason", f"[{self.stage}] {text}\n".encode())
 
     def _write_log(self, _: str, data: bytes) -> None:
@@ -299,17 +318,17 @@ class Child:
 
 
 class Channel:
-    """What a job has of its parent."""
+    """A job's connection to its parent."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
 
     def enter(self, stage: str) -> None:
-        """Say what comes now; each stage has its own time limit."""
+        """Announce the next stage; each has its own time limit."""
         (self._home / _STAGE).write_text(stage, encoding="utf-8")
 
     def answer(self, handle: Callable[[dict[str, Any]], Any]) -> None:
-        """Say that all is ready, then answer the parent's questions until `handle` returns None."""
+        """Announce that the job is ready, then answer the parent's questions until `handle` returns None."""
         with (
             (self._home / _ASK).open(encoding="utf-8") as questions,
             (self._home / _ANSWER).open("w", encoding="utf-8") as answers,
@@ -323,7 +342,7 @@ class Channel:
 
 
 Job = Callable[[Channel], Any]
-"""What a child does. It must be picklable, as must be its result."""
+"""What a child does. The job and its result must be picklable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,12 +350,12 @@ class _Packed:
     job: Job
     home: Path
 
-    def __call__(self, world: World) -> Any:  # noqa: ARG002  a child is always alone
+    def __call__(self, world: World) -> Any:  # noqa: ARG002  a child has no peers
         return self.job(Channel(self.home))
 
 
 def peak_bytes() -> int:
-    """Return the most memory that this process has had in use at a time."""
+    """Return this process's peak memory."""
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith("VmHWM:"):
@@ -345,7 +364,7 @@ def peak_bytes() -> int:
 
 
 def _resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process and of all it has started."""
+    """Return the resident memory of a process and of all that it has started."""
     total, waiting = 0, [pid]
     while waiting:
         current = waiting.pop()

@@ -1,14 +1,15 @@
-"""A progress bar on stderr; nothing where stderr is no terminal."""
+"""A progress bar on stderr; hidden where stderr is not a terminal."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from boxwright.optimize.study import Progress
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much is done, and how much there is."""
 
 
 @contextmanager
 def progress_bar(*, hidden: bool = False) -> Iterator[Progress]:
-    """Give a function that takes what is being done, how much is done and how much there is."""
+    """Yield a function that updates the bar."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar

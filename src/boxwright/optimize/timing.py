@@ -1,19 +1,18 @@
-"""Latency that can be compared: every model in its own warm child, taking turns, so that noise hits all alike."""
+"""Comparable latencies: every model in its own warm child, taking turns, so that noise affects all alike."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from boxwright.core.log import get_logger
 from boxwright.core.memory import read_memory
 from boxwright.core.timing import Timing
-from boxwright.optimize.case import Inputs, read_case
+from boxwright.optimize.case import Inputs
 from boxwright.optimize.process import Channel, Child, ChildFailed, Limits, Nursery, peak_bytes
-from boxwright.runtimes.artifact import open_graph
 from boxwright.runtimes.base import Graph, Tuning
 
 _log = get_logger(__name__)
@@ -24,46 +23,18 @@ _WARM_S = 0.2
 _SPARE_BYTES = 256 << 20
 
 
-class Target(Protocol):
-    """Something that a child can open and run."""
-
-    def open(self, tuning: Tuning) -> Graph:
-        """Return it loaded."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ArtifactTarget:
-    """An artifact folder."""
-
-    folder: Path
-
-    def open(self, tuning: Tuning) -> Graph:
-        """Return it loaded."""
-        return open_graph(self.folder, tuning)
-
-
-@dataclass(frozen=True, slots=True)
-class OriginalTarget:
-    """The model of a case, not converted."""
-
-    case: Path
-
-    def open(self, tuning: Tuning) -> Graph:  # noqa: ARG002  a child has OMP_NUM_THREADS, and nothing else is to be set
-        """Return it loaded."""
-        from boxwright.runtimes.program import open_original  # with torch, which other targets do without
-
-        return open_original(read_case(self.case).source())
+Target = Callable[[Tuning], Graph]
+"""Opens a model in a child; it must be picklable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """What a model's runs took.
+    """How long a model's runs took.
 
     Attributes:
         timing: the runs; None if there are none.
-        peak_bytes: the most memory its process had, model and all.
-        stopped: whether it was given up early because it is slow.
+        peak_bytes: the peak memory of its process.
+        stopped: whether timing stopped early because the model is slow.
         failure: why there is no timing.
     """
 
@@ -80,8 +51,8 @@ class RaceRules:
     Attributes:
         runs: timed runs of each model, at most.
         time_s: seconds of timed runs for each model; slow models get fewer runs, but never fewer than three rounds.
-        baseline: the name of the model that hopeless ones are measured by.
-        early_stop: a model that needs so many times the baseline's median after two rounds is not timed further.
+        baseline: the name of the model that slow ones are compared with.
+        early_stop: after two rounds, stop timing a model whose median is this many times the baseline's.
     """
 
     runs: int = 100
@@ -92,7 +63,7 @@ class RaceRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimingJob:
-    """A child of the race: it loads a model, warms it up, and runs it when asked."""
+    """Loads a model in a child, warms it up, and runs it when asked."""
 
     target: Target
     inputs: Path
@@ -101,19 +72,20 @@ class TimingJob:
     def __call__(self, channel: Channel) -> int:
         """Return the peak memory in bytes."""
         channel.enter("load")
-        graph = self.target.open(Tuning(threads=self.threads))
-        arrays = graph.signature.check(read_inputs(self.inputs))
+        graph = self.target(Tuning(threads=self.threads))
+        with np.load(self.inputs) as file:
+            arrays = graph.signature.check([file[name] for name in file.files])
         channel.enter("forward")
         start_s = time.perf_counter()
         for _ in range(_WARM_RUNS):
             graph.run(arrays)
-        while time.perf_counter() - start_s < _WARM_S:  # quick models need more runs until all is settled
+        while time.perf_counter() - start_s < _WARM_S:  # quick models need more runs to settle
             graph.run(arrays)
 
         def handle(question: dict[str, Any]) -> Any:
             if question["do"] == "end":
                 return None
-            graph.run(arrays)  # not timed: the caches hold what the others left there
+            graph.run(arrays)  # not timed: the caches hold other models' data
             times_ms = []
             for _ in range(question["runs"]):
                 before_s = time.perf_counter()
@@ -127,42 +99,32 @@ class TimingJob:
         return peak
 
 
-def write_inputs(inputs: Inputs, file: Path) -> None:
-    """Write flat inputs for children to read."""
-    named: dict[str, Any] = {f"{i:03d}": a for i, a in enumerate(inputs)}
-    np.savez(file, **named)
-
-
-def read_inputs(file: Path) -> list[Any]:
-    """Return the flat inputs in a file."""
-    with np.load(file) as arrays:
-        return [arrays[name] for name in sorted(arrays.files)]
-
-
 def race(
     nursery: Nursery,
     targets: Mapping[str, Target],
-    inputs: Path,
+    inputs: Inputs,
     *,
     rules: RaceRules,
     limits: Limits,
     logs: Path,
     advance: Callable[[], None] = lambda: None,
 ) -> dict[str, Latency]:
-    """Return the latency of several models, each loaded in a child of its own, which take turns.
+    """Return the latency of several models, each loaded in its own child; the children take turns.
 
-    While one runs, the others are stopped (SIGSTOP), so that threads that wait by spinning cost it nothing. If memory
-    does not hold all of them at once, they run in waves, each with the baseline among them.
+    While one runs, the others are stopped (SIGSTOP), so that their spinning threads cost it nothing. If memory does
+    not hold all models at once, they run in waves, each of which includes the baseline.
 
     Args:
-        nursery: where the children live.
+        nursery: starts the children.
         targets: the models by name.
-        inputs: the file that `write_inputs` wrote.
-        rules: how often, how long, and when to give up.
+        inputs: the flat inputs of one run.
+        rules: how many runs, how long, and when to stop early.
         limits: of each child.
-        logs: a folder for what the children print.
+        logs: a folder for the children's output.
         advance: called when a model is done.
     """
+    file = nursery.folder / "inputs.npz"
+    np.savez(file, *inputs)
     results: dict[str, Latency] = {}
     first = [name for name in targets if name == rules.baseline]
     waiting = [name for name in targets if name != rules.baseline]
@@ -172,8 +134,8 @@ def race(
             for name in [*first, *waiting]:
                 if len(children) > len(first) and not _fits(children.values()):
                     break
-                job = TimingJob(target=targets[name], inputs=inputs, threads=limits.threads)
-                # One after the other: a model that is being loaded must not disturb one that warms up.
+                job = TimingJob(target=targets[name], inputs=file, threads=limits.threads)
+                # One after the other: loading one model must not disturb the warm-up of another.
                 children[name] = nursery.start(job, limits=limits, log=logs / f"{name}.log")
                 try:
                     children[name].listen()
@@ -195,7 +157,7 @@ def race(
 
 
 def _fits(children: Iterable[Child]) -> bool:
-    """Return whether memory is left for one more model like the largest of these."""
+    """Return whether there is memory for one more model as large as the largest of these."""
     largest = max(child.resident_bytes for child in children)
     return read_memory().usable_bytes > 1.5 * largest + _SPARE_BYTES
 

@@ -1,4 +1,4 @@
-"""One try in a child process: convert, load, compare with the original, score. A try never raises, it is told."""
+"""One trial in a child process: convert, load, compare with the original, score. Failures become rows."""
 
 import shutil
 import time
@@ -16,7 +16,7 @@ from boxwright.core.types import Precision
 from boxwright.optimize.accuracy import Score
 from boxwright.optimize.case import Case, read_case
 from boxwright.optimize.process import Channel, ChildFailed, Limits, Nursery
-from boxwright.runtimes.artifact import open_graph, read_artifact, write_artifact
+from boxwright.runtimes.artifact import open_graph, write_artifact
 from boxwright.runtimes.base import Choice, Graph, Tuning
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.parity import BOUNDS, distance
@@ -30,23 +30,24 @@ Status = Literal[
     "wrong result",
     "over budget",
 ]
+_MOST = 300  # characters of a reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
-    """How a try ended.
+class Trial:
+    """How a trial ended.
 
     Attributes:
         status: in a word or two.
         note: the reason, or how it was done.
-        score: the accuracy; None where there is none.
+        score: the accuracy; None if it was not measured.
         distance: how far the outputs are from the original's (see `runtimes.parity`).
-        size_bytes: of the artifact; of the original, its parameters.
+        size_bytes: of the artifact; for the original, of its parameters.
         recipe: how it was converted, in the runtime's own words.
-        kept: layers that were kept in float for the sake of accuracy.
+        kept: layers that were kept in float for accuracy.
         score_s: how long scoring took.
-        stage: what it was doing when it failed; "" if it did not.
-        unfinished: whether something that is to be done for it could not be done this time.
+        stage: the stage that failed; "" if none did.
+        unfinished: whether a step failed that the next search must repeat.
     """
 
     status: Status
@@ -67,7 +68,7 @@ class TrialJob:
 
     Attributes:
         case: the file that `write_case` wrote.
-        reference: where the original's outputs for the probes are; the original's own trial writes them.
+        reference: the original's outputs for the probes; the original's own trial writes them.
         folder: where the artifact goes.
         choice: how to convert; None for the original itself.
         keep_float: layers that are not quantised or rounded.
@@ -83,56 +84,43 @@ class TrialJob:
     threads: int | None = None
     cache: Path | None = None
 
-    def __call__(self, channel: Channel) -> Tried:
-        """Return a successful try, or one with a wrong result."""
+    def __call__(self, channel: Channel) -> Trial:
+        """Return a successful trial, or one with a wrong result."""
         channel.enter("convert")
         case = read_case(self.case)
         if self.choice is None:
             return self._try_original(case, channel)
-        write_artifact(
-            case.source(),
-            self.choice,
-            self.folder,
-            spec=case.spec,
-            calibration=self._calibration(case, self.choice),
-            golden=case.probes()[0],
+        calibration, probes = self._calibration(case, self.choice), case.probes()
+        artifact = write_artifact(
+            case.source(), self.choice, self.folder, spec=case.spec, calibration=calibration, golden=probes[0]
         )
         channel.enter("load")
-        artifact = read_artifact(self.folder)
         graph = open_graph(self.folder, Tuning(threads=self.threads))
         try:
             channel.enter("forward")
-            found = _worst_distance(graph, case.probes(), self.reference)
-            bound = BOUNDS[self.choice.precision]
-            size = sum(p.stat().st_size for p in self.folder.rglob("*") if p.is_file())
-            if not found <= bound:
+            found = _worst_distance(graph, probes, self.reference)
+            bound, note, score, score_s = BOUNDS[self.choice.precision], "", None, 0.0
+            if found <= bound:
+                score, score_s = _score(case, graph, channel)
+            else:
                 note = (
                     f"its outputs are {found:.3g} away from the original's; {self.choice.precision} explains {bound:g}"
                 )
-                return Tried(
-                    status="wrong result",
-                    note=note,
-                    distance=found,
-                    size_bytes=size,
-                    recipe=artifact.recipe,
-                    kept=self.keep_float,
-                )
-            score, score_s = _score(case, graph, channel)
-            return Tried(
-                status="successful",
-                score=score,
-                score_s=score_s,
-                distance=found,
-                size_bytes=size,
-                recipe=artifact.recipe,
-                kept=self.keep_float,
-            )
         finally:
             graph.close()
+        return Trial(
+            status="wrong result" if note else "successful",
+            note=note,
+            score=score,
+            score_s=score_s,
+            distance=found,
+            size_bytes=sum(p.stat().st_size for p in self.folder.rglob("*") if p.is_file()),
+            recipe=artifact.recipe,
+            kept=self.keep_float,
+        )
 
-    def _try_original(self, case: Case, channel: Channel) -> Tried:
-        # Imported here: children that only load an artifact of another runtime need no torch.
-        from boxwright.runtimes.program import open_original
+    def _try_original(self, case: Case, channel: Channel) -> Trial:
+        from boxwright.runtimes.program import open_original  # imports torch, which other children do without
 
         source = case.source()
         graph = open_original(source)
@@ -142,7 +130,7 @@ class TrialJob:
         np.savez(self.reference, **named)
         score, score_s = _score(case, graph, channel)
         size = sum(t.nbytes for t in (*source.model.parameters(), *source.model.buffers()))
-        return Tried(status="successful", score=score, score_s=score_s, distance=0.0, size_bytes=size)
+        return Trial(status="successful", score=score, score_s=score_s, distance=0.0, size_bytes=size)
 
     def _calibration(self, case: Case, choice: Choice) -> Calibration | None:
         if choice.precision is Precision.BF16 and self.keep_float:
@@ -152,47 +140,37 @@ class TrialJob:
         samples = case.calibration()
         if samples:
             return Calibration(samples=samples, keep_float=self.keep_float, cache=self.cache)
-        if choice.mode == "integer":  # measures value ranges anew at every run
+        if choice.mode == "integer":  # measures value ranges at every run
             return None
         raise UsageError("int8 needs real inputs to measure value ranges on. Give training_data.")
 
 
-def run_trial(nursery: Nursery, job: TrialJob, *, limits: Limits, log: Path) -> Tried:
-    """Return how a try ended, whatever happened to its process; a failed one leaves no artifact."""
+def run_trial(nursery: Nursery, job: TrialJob, *, limits: Limits, log: Path) -> Trial:
+    """Return how a trial ended, whatever happened to its process; a failed one leaves no artifact."""
     if job.choice is not None:
         try:
-            missing = _missing(job.choice.runtime)
+            if catalogue.find("runtime", job.choice.runtime).missing():
+                catalogue.load("runtime", job.choice.runtime)
+        except MissingDependencyError as error:
+            return Trial(status="lack dependency", note=str(error))
         except UsageError as error:
-            return Tried(status="fail to convert", note=str(error))
-        if missing is not None:
-            return Tried(status="lack dependency", note=missing)
-    _remove(job.folder)
+            return Trial(status="fail to convert", note=str(error))
+    shutil.rmtree(job.folder, ignore_errors=True)
     try:
-        tried: Tried = nursery.run(job, limits=limits, log=log)
+        trial: Trial = nursery.run(job, limits=limits, log=log)
     except ChildFailed as error:
-        _remove(job.folder)
+        shutil.rmtree(job.folder, ignore_errors=True)
         if error.lacks_package:
-            return Tried(status="lack dependency", note=str(error.cause))
-        early = error.stage in ("start", "convert")
-        reason = f"while it was scored: {error}" if error.stage == "score" else str(error)
-        return Tried(
-            status="fail to convert" if early else "fail to forward", note=_in_short(reason), stage=error.stage
+            return Trial(status="lack dependency", note=str(error.cause))
+        reason = " ".join(f"while it was scored: {error}".split() if error.stage == "score" else str(error).split())
+        return Trial(
+            status="fail to convert" if error.stage in ("start", "convert") else "fail to forward",
+            note=reason if len(reason) <= _MOST else reason[: _MOST - 1] + "…",
+            stage=error.stage,
         )
-    if tried.status == "wrong result":
-        _remove(job.folder)
-    return tried
-
-
-def _missing(runtime: str) -> str | None:
-    """Return the sentence about packages that a runtime lacks; None if it has all."""
-    entry = catalogue.find("runtime", runtime)
-    if not entry.missing():
-        return None
-    try:
-        catalogue.load("runtime", runtime)
-    except MissingDependencyError as error:
-        return str(error)
-    return None
+    if trial.status == "wrong result":
+        shutil.rmtree(job.folder)
+    return trial
 
 
 def _worst_distance(graph: Graph, probes: Sequence[Sequence[Array]], reference: Path) -> float:
@@ -211,13 +189,3 @@ def _score(case: Case, graph: Graph, channel: Channel) -> tuple[Score | None, fl
     start_s = time.monotonic()
     score = case.scorer.score(graph)
     return score, time.monotonic() - start_s
-
-
-def _in_short(text: str, most: int = 300) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= most else line[: most - 1] + "…"
-
-
-def _remove(folder: Path) -> None:
-    if folder.exists():
-        shutil.rmtree(folder)

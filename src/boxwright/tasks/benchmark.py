@@ -1,20 +1,21 @@
-"""Timing models that are there already, side by side. Needs no torch where the models need none."""
+"""`boxwright benchmark`: time existing models in turns. Needs no torch where the models need none."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import BoxwrightError, CheckpointError, ConversionError, UsageError
 from boxwright.core.log import get_logger
 from boxwright.core.signature import Array, Signature
 from boxwright.core.timing import Timing, hardware_line
-from boxwright.optimize.process import Limits, open_nursery
-from boxwright.optimize.timing import ArtifactTarget, Latency, RaceRules, Target, race, write_inputs
+from boxwright.optimize.case import Inputs
+from boxwright.optimize.process import Limits, open_nursery, share_cores
+from boxwright.optimize.timing import Latency, RaceRules, Target, race
 from boxwright.runtimes.artifact import is_artifact, open_graph, read_artifact, read_golden
 from boxwright.runtimes.autopilot import Arrangement, check_hint
 from boxwright.runtimes.base import Graph, Hint, Tuning, one_by_one
@@ -28,15 +29,15 @@ class BenchmarkRow:
     """One model.
 
     Attributes:
-        model: as it was named.
-        latency_ms: the median; None, as the other figures, if the model can't be run.
-        p95_ms: what 95 of 100 runs stay within.
+        model: as the user named it.
+        latency_ms: the median; None, like the other figures, if the model can't be run.
+        p95_ms: the 95th percentile.
         ratio: how many times faster it is than the first one that runs.
-        peak_mb: the most memory that its process had in use; None if it had several.
-        runs: how many were timed.
-        note: why there are no figures, or what else must be known to compare them.
-        code: what the command line ends with because of it.
-        arrangement: how it used the machine, where a hint has decided that.
+        peak_mb: the peak memory of its process; None if it had several.
+        runs: the number of timed runs.
+        note: why there are no figures, or what else matters when they are compared.
+        code: the exit code that it causes.
+        arrangement: how it used the machine, if a hint chose that.
     """
 
     model: str
@@ -50,7 +51,7 @@ class BenchmarkRow:
     arrangement: Arrangement | None = None
 
     def line(self, width: int) -> str:
-        """Return it for people, the name in so many columns."""
+        """Return a line of the table, with the name in so many columns."""
         if self.latency_ms is None or self.p95_ms is None or self.ratio is None:
             return f"{self.model:{width}}  {self.note}"
         peak = "-" if self.peak_mb is None else f"{self.peak_mb:.0f}"
@@ -66,14 +67,14 @@ class BenchmarkRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
-    """Models timed in turns, and how.
+    """Models timed in turns, and the conditions.
 
     Attributes:
-        rows: a model each.
-        batch: rows of one request.
-        threads: computing threads; None where a hint has chosen them for each model.
+        rows: one per model.
+        batch: images in one request.
+        threads: computing threads; None where a hint chose them for each model.
         machine: the hardware.
-        hint: what the models were arranged for.
+        hint: what the models were tuned for.
         requests: how many requests one timed run had; the figures are for one of them.
     """
 
@@ -86,22 +87,16 @@ class Benchmark:
 
     @property
     def exit_code(self) -> int:
-        """What the command line ends with: 0, or the code of the first model that could not be run."""
+        """0, or the exit code of the first model that could not be run."""
         return next((row.code for row in self.rows if row.code), 0)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {
-            "rows": [row.to_dict() for row in self.rows],
-            "batch": self.batch,
-            "threads": self.threads,
-            "machine": self.machine,
-            "hint": self.hint,
-            "requests": self.requests,
-        }
+        values = {name: getattr(self, name) for name in Benchmark.__slots__}
+        return values | {"rows": [row.to_dict() for row in self.rows]}
 
     def lines(self) -> list[str]:
-        """Return the same for people."""
+        """Return the table."""
         width = max(len(row.model) for row in self.rows)
         how = f"{self.threads} threads" if self.hint is None else f"for {self.hint}"
         if self.requests > 1:
@@ -113,41 +108,13 @@ class Benchmark:
         ]
 
     def explain(self) -> str:
-        """Return what a hint has chosen for each model, and why."""
+        """Return what a hint chose for each model, and why."""
         said = [f"{r.model}\n{r.arrangement.explain()}" for r in self.rows if r.arrangement is not None]
         return "\n".join(said) or "There is no artifact and no .onnx file that anything could be chosen for."
 
 
-@dataclass(frozen=True, slots=True)
-class ModelTarget:
-    """A detector in a file (.pth, .safetensors, .onnx): run as `predict` runs it."""
-
-    path: Path
-
-    def open(self, tuning: Tuning) -> Graph:  # noqa: ARG002  such a session has its child's cores and threads
-        """Return it loaded."""
-        return open_model(self.path).graph
-
-
-@dataclass(frozen=True, slots=True)
-class HintTarget:
-    """A model arranged for a hint, so many requests in one timed run; weights have no arrangement."""
-
-    path: Path
-    arrangement: Arrangement | None
-    requests: int
-
-    def open(self, tuning: Tuning) -> Graph:  # noqa: ARG002  the arrangement says it all
-        """Return it loaded."""
-        own = None if self.arrangement is None else self.arrangement.tuning
-        graph = open_graph(self.path, own) if is_artifact(self.path) else open_model(self.path, None, own).graph
-        if self.requests == 1:
-            return graph
-        return _Many(graph, self.requests, 1 if self.arrangement is None else self.arrangement.side_by_side)
-
-
 class _Many:
-    """Several equal requests as one, computed side by side by so many threads, as `predict` does it."""
+    """Several equal requests as one, computed in parallel by so many threads, as `predict` does it."""
 
     def __init__(self, graph: Graph, requests: int, side_by_side: int) -> None:
         self.signature = graph.signature
@@ -174,29 +141,25 @@ def benchmark(
     timeout_s: float = 600.0,
     hint: Hint | None = None,
 ) -> Benchmark:
-    """Return the latency of several models that took turns, each in a process of its own.
+    """Return the latency of several models that take turns, each in its own process.
 
     Args:
-        models: artifact folders of any model, or detectors in files. All must take the same inputs. The inputs are
-            those that an artifact keeps for its check.
-        batch: rows of one request.
-        threads: computing threads; None for one a usable physical core.
+        models: artifact folders of any model, or detectors in files. All must take the same inputs: those that the
+            first artifact stores for its own check.
+        batch: images in one request.
+        threads: computing threads; None for one per usable physical core.
         runs: timed runs of each, at most.
-        timeout_s: how long loading one of them may take.
-        hint: choose threads, streams and processes of each artifact and ONNX file from the cores and the quota: with
-            "latency" one request at a time is timed, with "throughput" many side by side. Weights run as they are,
-            one request at a time.
+        timeout_s: time limit to load one of them.
+        hint: choose threads, streams and processes of each artifact and ONNX file from the cores and the quota.
+            "latency" times one request at a time, "throughput" many in parallel. Weights run one request at a time.
 
     Raises:
-        UsageError: fewer than one model is given, or they take different inputs, or not this batch.
-        CheckpointError: a model can't be found. One whose files are damaged is a row with the reason, as is one that
-            does not run.
+        UsageError: there are no models, or they take different inputs, or not this batch.
+        CheckpointError: a model can't be found. A damaged one, or one that does not run, is a row with the reason.
     """
     if not models:
         raise UsageError("There is nothing to time. Name at least one artifact folder.")
-    cpu = read_cpu()
-    if threads is not None and not 1 <= threads <= len(cpu.allowed):
-        raise UsageError(f"threads={threads!r} is not possible: this process may use {len(cpu.allowed)} cpus.")
+    count, cores = share_cores(threads, "threads")
     if batch < 1:
         raise UsageError(f"batch={batch!r} must be at least 1.")
     if hint is not None:
@@ -205,13 +168,13 @@ def benchmark(
             raise UsageError(f"hint={hint!r} chooses the threads itself. Leave out the hint or threads={threads!r}.")
     known = [_inspect(find_model(model), hint) for model in models]
     requests = 1
-    if hint == "throughput":  # enough to keep every stream of every instance at work, the same number for all
+    if hint == "throughput":  # enough to keep every stream of every instance busy, the same number for all
         requests = 4 * max([2, *(one.arrangement.side_by_side for one in known if one.arrangement is not None)])
-    count = threads or cpu.usable_cores
-    some = cpu.cores[:count] if threads is not None else ()
-    limits = Limits(time_s=timeout_s, threads=count, cores=tuple(sorted(c for core in some for c in core.cpus)))
-    # Named by number: a path may not be the name of a log file, and a model may be there twice.
-    targets = {str(i): one.target(hint, requests) for i, one in enumerate(known) if one.error is None}
+    limits = Limits(time_s=timeout_s, threads=count, cores=cores)
+    # Named by number: a path can't name a log file, and a model may be given twice.
+    targets: dict[str, Target] = {
+        str(i): partial(_open, one.path, one.arrangement, requests) for i, one in enumerate(known) if one.error is None
+    }
     found = _race(targets, _make_inputs(known, batch), runs, limits) if targets else {}
     timings = {
         name: Timing(samples_ms=tuple(ms / requests for ms in latency.timing.samples_ms))
@@ -234,15 +197,15 @@ def benchmark(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """What is known of a model before it runs.
+    """A model before it runs.
 
     Attributes:
         path: its file or folder.
-        signature: what it takes; None where that shows when it runs.
+        signature: its inputs; None where only running it tells them.
         size_hw: the input size of a detector in an ONNX file.
-        note: what a reader of the table must know.
+        note: a remark for the table.
         error: why it can't be run.
-        arrangement: what a hint has chosen for it.
+        arrangement: what a hint chose for it.
     """
 
     path: Path
@@ -252,14 +215,18 @@ class _Known:
     error: BoxwrightError | None = None
     arrangement: Arrangement | None = None
 
-    def target(self, hint: Hint | None, requests: int) -> Target:
-        if hint is not None:
-            return HintTarget(self.path, self.arrangement, requests)
-        return ArtifactTarget(self.path) if is_artifact(self.path) else ModelTarget(self.path)
+
+def _open(path: Path, arrangement: Arrangement | None, requests: int, tuning: Tuning) -> Graph:
+    """Return a model as it is timed: with a hint's own tuning; weights have none, as `predict` runs them."""
+    own = None if arrangement is None else arrangement.tuning
+    graph = open_graph(path, own or tuning) if is_artifact(path) else open_model(path, None, own).graph
+    if requests == 1:
+        return graph
+    return _Many(graph, requests, 1 if arrangement is None else arrangement.side_by_side)
 
 
 def _inspect(path: Path, hint: Hint | None) -> _Known:
-    """Return what a model says of itself; one that is damaged must not keep the others from being timed."""
+    """Return what a model says about itself; a damaged one must not prevent the others from being timed."""
     try:
         if not is_converted(path):
             return _Known(path=path)
@@ -275,12 +242,10 @@ def _inspect(path: Path, hint: Hint | None) -> _Known:
     return _Known(path=path, signature=signature, size_hw=session.spec.size_hw, note=note, arrangement=arrangement)
 
 
-def _race(targets: Mapping[str, Target], inputs: Sequence[Array], runs: int, limits: Limits) -> dict[str, Latency]:
+def _race(targets: Mapping[str, Target], inputs: Inputs, runs: int, limits: Limits) -> dict[str, Latency]:
     with open_nursery() as nursery:
-        file = nursery.folder / "inputs.npz"
-        write_inputs(tuple(inputs), file)
         rules = RaceRules(runs=runs, early_stop=None)
-        found = race(nursery, targets, file, rules=rules, limits=limits, logs=nursery.folder)
+        found = race(nursery, targets, inputs, rules=rules, limits=limits, logs=nursery.folder)
         for name, latency in found.items():
             log = nursery.folder / f"{name}.log"
             if latency.timing is None and log.is_file():
@@ -310,7 +275,7 @@ def _make_row(
 
 
 def _make_inputs(known: Sequence[_Known], batch: int) -> tuple[Array, ...]:
-    """Return inputs that all of the models take: the golden ones of the first artifact, repeated to the batch."""
+    """Return inputs that all models take: the golden ones of the first artifact, repeated to fill the batch."""
     usable = [one for one in known if one.error is None]
     artifact = next((one.path for one in usable if is_artifact(one.path)), None)
     if artifact is not None:
@@ -332,7 +297,7 @@ def _make_inputs(known: Sequence[_Known], batch: int) -> tuple[Array, ...]:
 
 
 def _find_size(known: Sequence[_Known]) -> tuple[int, int]:
-    """Return the input size of the first detector that tells it; a file of weights must be opened for that."""
+    """Return the input size of the first detector that has one; a file of weights must be opened to see it."""
     for one in known:
         if one.size_hw is not None:
             return one.size_hw
@@ -341,7 +306,7 @@ def _find_size(known: Sequence[_Known]) -> tuple[int, int]:
         try:
             session = open_model(one.path)
         except CheckpointError as error:
-            problem = error  # if another one tells the size, this becomes a row with the reason when it is to run
+            problem = error  # it becomes a row when it is to run, if another one has a size
             continue
         session.close()
         return session.spec.size_hw

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from boxwright.core.log import get_logger
 from boxwright.core.spec import Spec
 from boxwright.detector.sizes import SIZES
-from boxwright.detector.weights import identify, load_weights, read_state
+from boxwright.detector.weights import State, identify, load_weights, read_state
 from boxwright.detector.yolox import Yolox, build
 from boxwright.runtimes.detector import DetectorSession
 from boxwright.runtimes.eager import open_network
@@ -25,16 +25,25 @@ def read_checkpoint(path: Path, options: ModelOptions) -> tuple[Yolox, Spec]:
         CheckpointError: the file is missing, broken, or of another network.
         UsageError: the options don't fit the file.
     """
+    state, spec = _read(path, options)
+    model = build(spec.model, spec.num_classes, spec.activation)
+    _log.debug("%s: %s", path.name, load_weights(model, state).sentence())
+    return model.eval(), spec
+
+
+def read_spec(path: Path, options: ModelOptions) -> Spec:
+    """Return the spec of a weight file without building its network; raises as `read_checkpoint` does."""
+    return _read(path, options)[1]
+
+
+def _read(path: Path, options: ModelOptions) -> tuple[State, Spec]:
     state, spec = read_state(path)
     if spec is None:
         model_name, num_classes = identify(state)
         size = SIZES[model_name]
         names, ids = default_names(num_classes, path, options)
         spec = Spec(model=model_name, names=names, size_hw=size.input_hw, activation=size.act, category_ids=ids)
-    spec = options.apply(spec)
-    model = build(spec.model, spec.num_classes, spec.activation)
-    _log.debug("%s: %s", path.name, load_weights(model, state).sentence())
-    return model.eval(), spec
+    return state, options.apply(spec)
 
 
 def open_checkpoint(path: Path, options: ModelOptions) -> DetectorSession:

@@ -1,4 +1,4 @@
-"""Writing a detector in other formats, each file compared with the original before it is put in its place."""
+"""`boxwright export`: write a detector in another format, compared with the original before it is put in place."""
 
 import json
 import os
@@ -23,24 +23,14 @@ from boxwright.runtimes.export import OneOutput
 from boxwright.runtimes.parity import BOUNDS
 from boxwright.runtimes.source import Source
 from boxwright.tasks.checkpoint import read_checkpoint
-from boxwright.tasks.export_check import (
-    STEP,
-    Check,
-    Pictures,
-    Requests,
-    Suppression,
-    compare,
-    compare_suppression,
-    tried_sizes,
-)
-from boxwright.tasks.models import ModelOptions, find_model
+from boxwright.tasks.export_check import STEP, Comparison, Suppression, compare, compare_suppression, tried_sizes
+from boxwright.tasks.images import ImageInputs, find_images
+from boxwright.tasks.models import WEIGHTS, ModelOptions, find_model
 
 FORMATS = {"onnx": "", "openvino": "openvino", "torchscript": "jit", "aotinductor": "compile", "tensorrt": ""}
-"""Each format and the runtime that writes its artifact folder; an ONNX file stands alone."""
+"""Each format and the runtime that writes its artifact folder; "" for a single ONNX file."""
 
 _SUFFIXES = {"onnx": ".onnx", "tensorrt": ".trt.onnx"}
-
-_WEIGHTS = (".safetensors", ".pth", ".pt", ".ckpt", ".tar")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +40,11 @@ class ExportConfig:
     Attributes:
         format: a name out of `FORMATS`.
         decode: boxes in pixels and scores from 0 to 1 instead of raw outputs.
-        suppression: end with non-maximum suppression (ONNX alone).
-        dynamic: let height and width be any multiple of 32 (ONNX alone).
-        batch: a fixed batch size; None leaves it free.
+        suppression: end with non-maximum suppression (ONNX only).
+        dynamic: let height and width be any multiple of 32 (ONNX only).
+        batch: a fixed batch size; None for any.
         precision: the number format.
-        mode: which int8 of ONNX: "qlinear" (static, needs calibration images) or "integer" (dynamic).
+        mode: the kind of int8 in ONNX: "qlinear" (static, needs calibration images) or "integer" (dynamic).
         calibration: a folder of images or a labelled set, for int8.
         options: what the user says about the weights.
     """
@@ -76,13 +66,13 @@ class ExportConfig:
             )
         for name, given in (("--nms", self.suppression is not None), ("--dynamic", self.dynamic)):
             if given and self.format != "onnx":
-                raise UsageError(f"{name} applies to format 'onnx' alone, not to {self.format!r}. Leave it out.")
+                raise UsageError(f"{name} applies only to format 'onnx', not to {self.format!r}. Leave it out.")
         if self.batch is not None and self.batch < 1:
             raise UsageError(f"batch={self.batch!r} must be at least 1.")
         if self.calibration is not None and self.precision is not Precision.INT8:
             raise UsageError("Calibration images are for precision 'int8'. Leave them out, or choose int8.")
         if self.mode and (self.format != "onnx" or self.precision is not Precision.INT8):
-            raise UsageError(f"mode={self.mode!r} applies to format 'onnx' with precision 'int8' alone. Leave it out.")
+            raise UsageError(f"mode={self.mode!r} applies only to format 'onnx' with precision 'int8'. Leave it out.")
         offered = {"onnx": (Precision.FP32, Precision.INT8), "tensorrt": (Precision.FP32, Precision.FP16)}
         if self.precision not in offered.get(self.format, tuple(Precision)):
             raise UsageError(
@@ -103,24 +93,24 @@ class ExportConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written, and how it compares."""
+    """The written file or folder, and its comparison with the original."""
 
     path: Path
     format: str
     precision: Precision
     spec: Spec
     size_mb: float
-    checks: tuple[Check, ...]
+    checks: tuple[Comparison, ...]
     bound: float
     recipe: dict[str, Any]
 
     @property
     def form(self) -> str:
-        """How far the outputs are on their way to boxes: "raw", "decoded" or "suppressed"."""
+        """How far the outputs are decoded: "raw", "decoded" or "suppressed"."""
         return "suppressed" if "suppression" in self.recipe else self.spec.output
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain JSON values."""
+        """Return plain JSON values."""
         return {
             "path": str(self.path),
             "format": self.format,
@@ -129,12 +119,12 @@ class Exported:
             "output": self.form,
             "distance": max(c.distance for c in self.checks),
             "bound": self.bound,
-            "checks": [{"batch": c.batch, "size_hw": list(c.size_hw), "distance": c.distance} for c in self.checks],
+            "checks": [asdict(c) for c in self.checks],
             "recipe": self.recipe,
         }
 
     def lines(self) -> list[str]:
-        """Return the same for people."""
+        """Return lines to print."""
         compared = [f"{c.batch}x{c.size_hw[0]}x{c.size_hw[1]}: {c.distance:.2g}" for c in self.checks]
         quantised = [f"int8       {describe_int8(self.recipe)}"] if self.precision is Precision.INT8 else []
         return [
@@ -146,31 +136,32 @@ class Exported:
 
 
 def export(model: str | Path, out: Path | None = None, config: ExportConfig | None = None) -> Exported:
-    """Write a detector in another format and return what was written, once it has given the original's outputs.
+    """Write a detector in another format, compare it with the original, and return what was written.
 
-    The file is written beside its place and moved there at the end: a failure leaves nothing.
+    The file is written beside its target and renamed at the end: a failure leaves nothing behind.
 
     Raises:
-        UsageError: the place is taken, or the options don't go together.
-        CheckpointError: the model is no weights file, or is broken.
+        UsageError: the target exists, or the options don't go together.
+        CheckpointError: the model is not a weights file, or is broken.
         ConversionError: it can't be converted, or what was written does not agree with the original.
     """
     config = config or ExportConfig()
     path = find_model(model)
-    if path.is_dir() or path.suffix.lower() not in _WEIGHTS:
+    if path.is_dir() or path.suffix.lower() not in WEIGHTS:
         raise UsageError(f"{str(path)!r} is converted already. Export the weights it came from (.pth or .safetensors).")
     target = out or Path(_default_name(path.stem, config))
     if target.exists():
-        raise UsageError(f"{str(target)!r} is there already. Choose another --out, or move it away.")
+        raise UsageError(f"{str(target)!r} exists already. Choose another --out, or move it away.")
     if not target.name.lower().endswith(_SUFFIXES.get(config.format, "")):
         raise UsageError(f"--out {str(target)!r} must end in {_SUFFIXES[config.format]}.")
     network, spec = read_checkpoint(path, config.options)
     spec = replace(spec, output=config.form)
     whole = OneOutput(network, config.form, spec.strides)
-    pictures = Pictures.find(config.calibration)
-    example = np.zeros((config.batch or 1, 3, *spec.size_hw), np.float32)
+    batch = config.batch or 1
+    images = ImageInputs(find_images(config.calibration) if config.calibration else [], spec, batch=batch)
+    example = np.zeros((batch, 3, *spec.size_hw), np.float32)
     source = Source.of(whole, (example,), free_batch=config.batch is None and config.format != "tensorrt")
-    calibration = Calibration(samples=Requests(pictures, spec, config.batch or 1)) if pictures.paths else None
+    calibration = Calibration(samples=images) if images.paths else None
     specs = tried_sizes(spec, dynamic=config.dynamic)
     with _beside(target) as scratch:
         draft = scratch / target.name
@@ -182,10 +173,10 @@ def export(model: str | Path, out: Path | None = None, config: ExportConfig | No
             recipe |= catalogue.load("exporter", "tensorrt")(scratch / "plain.onnx", draft, half=half)
         else:
             choice = Choice(runtime=FORMATS[config.format], precision=config.precision)
-            golden = [pictures.inputs(0, config.batch or 1, spec)]
+            golden = [images.stack(0, batch)]
             artifact = write_artifact(source, choice, draft, spec=spec, calibration=calibration, golden=golden)
             recipe = dict(artifact.recipe)
-        checks = compare(draft, source, specs, pictures, config.batch)
+        checks = compare(draft, source, specs, images, config.batch)
         bound = BOUNDS[config.precision]
         worst = max(checks, key=lambda c: c.distance)
         if not worst.distance <= bound:
@@ -200,7 +191,7 @@ def export(model: str | Path, out: Path | None = None, config: ExportConfig | No
             from boxwright.runtimes.onnx_nms import suppress_file
 
             suppress_file(decoded, draft, **recipe["suppression"])
-            compare_suppression(decoded, draft, specs, config.suppression, pictures)
+            compare_suppression(decoded, draft, specs, config.suppression, images)
             decoded.unlink()
         size_mb = sum(p.stat().st_size for p in scratch.rglob("*") if p.is_file()) / 1e6
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -236,7 +227,7 @@ def _default_name(stem: str, config: ExportConfig) -> str:
 
 @contextmanager
 def _beside(target: Path) -> Iterator[Path]:
-    """Give a folder on the target's disk that is gone afterwards."""
+    """Yield a folder on the target's disk that is removed afterwards."""
     place = target.absolute().parent
     while not place.is_dir():
         place = place.parent

@@ -22,7 +22,8 @@ from boxwright.runtimes.detector import DetectorSession
 _log = get_logger(__name__)
 _SUFFIXES = (".safetensors", ".pth", ".onnx")
 _INSIDE = (".xml", ".bin", ".ts", ".pt2")  # files that run only as part of their artifact folder
-_CHECKPOINTS = (".safetensors", ".pth", ".pt", ".ckpt", ".tar")
+WEIGHTS = (".safetensors", ".pth", ".pt", ".ckpt", ".tar")
+"""Suffixes of files that hold weights without a graph."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +124,7 @@ def open_model(
         from boxwright.tasks.onnx_file import open_onnx
 
         return open_onnx(path, options, tuning)
-    if path.suffix.lower() in _CHECKPOINTS:
+    if path.suffix.lower() in WEIGHTS:
         refuse(path, output_form=options.output)
         if tuning not in (None, Tuning()):
             raise UsageError(f"{tuning!r} does not apply to {path.name}, which runs in PyTorch. Convert it first.")

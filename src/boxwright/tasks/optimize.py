@@ -1,12 +1,11 @@
-"""The fastest way to run a detector on this machine: every method tried, COCO AP beside each, the best one written."""
+"""`boxwright optimize`: try every method on a detector, measure its COCO AP, and write the best artifact."""
 
 import hashlib
 import shutil
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,61 +21,30 @@ from boxwright.data.records import Records
 from boxwright.data.split import read_splits
 from boxwright.evaluation.resample import match_detections, resample_ap
 from boxwright.optimize.accuracy import Direction, Score
-from boxwright.optimize.candidates import METHODS, ORIGINAL, SearchMode, choose_methods
+from boxwright.optimize.candidates import METHODS, ORIGINAL
+from boxwright.optimize.config import SearchConfig
 from boxwright.optimize.progress import progress_bar
 from boxwright.optimize.report import Report
-from boxwright.optimize.store import hold_folder
-from boxwright.optimize.study import StudyConfig, run_study
+from boxwright.optimize.saved_trials import lock_folder
+from boxwright.optimize.search import run_search
 from boxwright.runtimes.artifact import write_artifact
 from boxwright.runtimes.base import Choice, Graph
 from boxwright.runtimes.detector import DetectorSession
 from boxwright.tasks.evaluate import OFFICIAL, collect, match_classes
-from boxwright.tasks.models import ModelOptions, find_model
+from boxwright.tasks.images import CALIBRATION_IMAGES, ImageInputs, find_images, image_paths
+from boxwright.tasks.models import WEIGHTS, ModelOptions, find_model
 from boxwright.tasks.predict.predictor import Predictor
 from boxwright.tasks.run_folders import new_run_folder
-from boxwright.vision.decode import list_images, read_image
-from boxwright.vision.letterbox import letterbox, to_input
 
 _log = get_logger(__name__)
-_WEIGHTS = (".safetensors", ".pth", ".pt", ".ckpt", ".tar")
 _RUNS = Path("runs/optimize")
 _SCORE_BATCH = 8
 _PROBES = 4
 
 
-class ImageInputs(Sequence[tuple[Array, ...]]):
-    """Images as inputs of a network, each read when it is asked for."""
-
-    def __init__(self, paths: Sequence[Path], spec: Spec) -> None:
-        self._paths, self._spec = tuple(paths), spec
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    @overload
-    def __getitem__(self, index: int) -> tuple[Array, ...]: ...
-    @overload
-    def __getitem__(self, index: slice) -> "ImageInputs": ...
-    def __getitem__(self, index: int | slice) -> "tuple[Array, ...] | ImageInputs":
-        if isinstance(index, slice):
-            return ImageInputs(self._paths[index], self._spec)
-        return (prepare([read_image(self._paths[index])], self._spec),)
-
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """The files."""
-        return self._paths
-
-
-def prepare(images: Sequence[NDArray[np.uint8]], spec: Spec) -> NDArray[np.float32]:
-    """Return (H, W, 3) images as one input of the network."""
-    boxed = np.stack([letterbox(image, spec.size_hw)[0] for image in images])
-    return np.ascontiguousarray(to_input(boxed, spec.preprocessing))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApScorer:
-    """COCO AP on a labelled set, with the fate of every detection, so that draws of the images can be scored too."""
+    """COCO AP on a labelled set; keeps how each detection was matched, so that draws of the images can be scored."""
 
     records: Records
     spec: Spec
@@ -88,7 +56,7 @@ class ApScorer:
 
     @property
     def direction(self) -> Direction:
-        """More is better."""
+        """Whether more or less is better."""
         return "max"
 
     def score(self, graph: Graph) -> Score:
@@ -126,29 +94,26 @@ class DetectorCase:
 
     def source(self) -> Any:
         """Return the network with a batch of real images."""
-        import torch
-
         from boxwright.runtimes.source import Source
         from boxwright.tasks.checkpoint import read_checkpoint
 
         model, _ = read_checkpoint(self.path, self.options)
-        return Source.of(model, [torch.from_numpy(self.timing_inputs()[0])])
+        return Source.of(model, self.timing_inputs())
 
     def probes(self) -> Sequence[tuple[Array, ...]]:
         """Return single images."""
-        return [self.images[i] for i in range(min(_PROBES, len(self.images)))] or [(_pattern(self.spec),)]
+        return [(self.images.stack(i, 1),) for i in range(len(self.images) or 1)]
 
     def calibration(self) -> Sequence[tuple[Array, ...]]:
         """Return the calibration images."""
         return self.calibration_images
 
     def timing_inputs(self) -> tuple[Array, ...]:
-        """Return a batch of different images, as many as there are."""
-        probes = self.probes()
-        return (np.concatenate([probes[i % len(probes)][0] for i in range(self.batch)]),)
+        """Return a batch of images."""
+        return (self.images.stack(0, self.batch),)
 
     def fingerprint(self) -> str:
-        """Return a hash of the weights, of what is scored, and of the images' names, sizes and dates."""
+        """Return a hash of the weights, of the scored data, and of the images' names, sizes and dates."""
         with self.path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256")
         scored = "" if self.scorer is None else self.scorer.fingerprint()
@@ -160,34 +125,23 @@ class DetectorCase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizeConfig:
-    """What to optimise, and how.
+class OptimizeConfig(SearchConfig):
+    """What to optimise, beside how to search.
 
     Attributes:
         model: the weight file, or a model's name.
         network: the model that the weights must be of; None for any.
-        data: a labelled set; its validation part is scored. None: nothing is scored, and int8 can't be had.
-        folder: where report and artifacts go; None for a new one, `runs/optimize/exp…`. A second call with the same
-            folder goes on where the first ended.
+        data: a labelled set; its validation part is scored. None: nothing is scored, and there are no int8 rows.
+        folder: for the report and the artifacts; None for a new one, `runs/optimize/exp…`. A second call with the same
+            folder resumes where the first ended.
+        options: what the user says about the weights.
         batch: images in one timed request.
         max_drop: how much AP may be lost; None for any.
         calibration: images for the quantisers: a folder, an image, or a labelled set. By default the training part.
         calibration_images: how many of them.
-        val: hold out this part of a set that has no parts, as training does; the rest calibrates.
-        seed: of that split, the one that training was given.
-        limit: score only so many images.
-        includes: try only these methods (see `choose_methods` for these five).
-        excludes: leave these methods out.
-        search_mode: "default", or "all" for variants that are seldom the best too.
-        accelerator: try only methods of these accelerators.
-        precision: try only methods of these precisions.
-        thread_num: computing threads; None for one a physical core.
-        latency_sample_num: timed runs of each model, at most.
-        confidence: how sure each end of the drop's interval is.
-        timeout_s: how long one conversion may take.
-        memory_mb: how much memory one child may use, in MiB.
-        search_tries: how often layers are put back into float for one row.
-        early_stop: models this many times slower than the original are not timed to the end; None to time all.
+        val: hold out this share of a set that has no parts, as training does; the rest calibrates.
+        seed: of that split, the same as in training.
+        limit: score at most so many images.
         quiet: show no progress bar.
     """
 
@@ -199,39 +153,16 @@ class OptimizeConfig:
     batch: int = 1
     max_drop: float | None = 0.005
     calibration: str | Path | None = None
-    calibration_images: int = 128
+    calibration_images: int = CALIBRATION_IMAGES
     val: float | None = None
     seed: int = 0
     limit: int | None = None
-    includes: tuple[str, ...] | None = None
-    excludes: tuple[str, ...] | None = None
-    search_mode: SearchMode = "default"
-    accelerator: tuple[str, ...] | None = None
-    precision: tuple[str, ...] | None = None
-    thread_num: int | None = None
-    latency_sample_num: int = 100
-    confidence: float = 0.95
-    timeout_s: float = 600.0
-    memory_mb: int | None = None
-    search_tries: int = 5
-    early_stop: float | None = 3.0
     quiet: bool = True
 
-    @property
-    def methods(self) -> tuple[str, ...]:
-        """What is tried, the original first."""
-        return choose_methods(
-            includes=self.includes,
-            excludes=self.excludes,
-            search_mode=self.search_mode,
-            accelerator=self.accelerator,
-            precision=self.precision,
-        )
-
     def __post_init__(self) -> None:
-        _ = self.methods  # names that don't exist are refused now, not after the data was read
+        SearchConfig.__post_init__(self)  # `super()` fails in a dataclass with slots before Python 3.14
         if self.folder is not None and self.folder.exists() and not self.folder.is_dir():
-            raise UsageError(f"{str(self.folder)!r} is no folder, so results can't go there. Choose another one.")
+            raise UsageError(f"{str(self.folder)!r} is not a folder, so results can't go there. Choose another one.")
         for name in ("batch", "calibration_images", "limit"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -244,7 +175,7 @@ class OptimizeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizeResult:
-    """What was found and where it is.
+    """The report and where the files are.
 
     Attributes:
         report: the rows.
@@ -261,87 +192,77 @@ def optimize(config: OptimizeConfig) -> OptimizeResult:
     """Try every method on a detector, write the report and the best artifact, and return both.
 
     Raises:
-        UsageError: the request makes no sense, or another search works in the folder.
+        UsageError: the request makes no sense, or another search uses the folder.
         CheckpointError: the weights can't be used, or don't know the set's classes.
         DataError: the set can't be read.
         ConversionError: the model itself does not run.
     """
     case, remarks = make_case(config)
-    study = StudyConfig(
-        methods=config.methods,
-        thread_num=config.thread_num,
-        max_drop=None if case.scorer is None else config.max_drop,
-        confidence=config.confidence,
-        latency_sample_num=config.latency_sample_num,
-        timeout_s=config.timeout_s,
-        memory_mb=config.memory_mb,
-        search_tries=config.search_tries,
-        early_stop=config.early_stop,
-        remarks=remarks,
-    )
-    # Made now: what was refused so far leaves no empty folder behind.
+    if case.scorer is None:
+        config = replace(config, max_drop=None)
+    # Made only now: a refused request leaves no empty folder.
     folder = new_run_folder(_RUNS) if config.folder is None else config.folder
-    with hold_folder(folder):
-        with nullcontext(None) if config.quiet else progress_bar() as progress:
-            report = run_study(case, folder, study, progress)
+    with lock_folder(folder):
+        with progress_bar(hidden=config.quiet) as progress:
+            report = run_search(case, folder, config, progress=progress, remarks=remarks)
         return OptimizeResult(report=report, folder=folder, best=_write_best(case, report, folder))
 
 
 def make_case(config: OptimizeConfig) -> tuple[DetectorCase, tuple[str, ...]]:
     """Return the detector with its images, and what a reader of the report should know about them."""
-    from boxwright.tasks.checkpoint import read_checkpoint
+    from boxwright.tasks.checkpoint import read_spec
 
     path = find_model(config.model)
-    if path.suffix.lower() not in _WEIGHTS:
+    if path.suffix.lower() not in WEIGHTS:
         raise UsageError(
-            f"{str(path)!r} can't be converted: that needs weights of PyTorch (.pth, .safetensors). "
-            "`boxwright benchmark` times what is converted already."
+            f"{str(path)!r} can't be converted: that needs PyTorch weights (.pth, .safetensors). "
+            "`boxwright benchmark` times converted models."
         )
     if config.options.output is not None:
         raise UsageError(f"--output-form {config.options.output!r} does not apply to weights. Leave it out.")
-    _, spec = read_checkpoint(path, config.options)
+    spec = read_spec(path, config.options)
     if config.network not in (None, spec.model):
         raise UsageError(
             f"{str(path)!r} holds {spec.model}, but {config.network} was asked for. Give the weights of "
             f"{config.network}, or leave its name out."
         )
     scored, training = _read_parts(config)
-    scorer, images = None, ImageInputs([], spec)
     if scored is not None:
         if config.limit is not None:
             scored = scored.select(range(min(config.limit, len(scored))))
-        match_classes(spec.names, scored.names)  # other classes are refused before anything is tried
-        scorer = ApScorer(records=scored, spec=spec)
-        images = ImageInputs(_readable(_paths(scored), _PROBES), spec)
+        match_classes(spec.names, scored.names)  # refuses other classes before anything is tried
     quantised = any(METHODS[method].precision is Precision.INT8 for method in config.methods)
-    calibration, told = _find_calibration(config, scored, training)
-    remarks = (told,) if told and quantised else ()
-    if quantised and scored is not None and training is None and config.calibration is None:
-        _log.warning(
-            "%r has no training part, so quantisers are calibrated on images that are scored too. That flatters int8 a "
-            "little; give other images with --calibration PATH.",
-            str(config.data),
-        )
-    if not len(images):
-        images = ImageInputs(calibration[:_PROBES], spec)
-        if not calibration:
-            remarks = (f"no images were given: timed with a drawn pattern{', int8 was not possible' * quantised}",)
+    paths, origin = _find_calibration(config, scored, training)
+    calibration = ImageInputs(paths, spec, most=config.calibration_images)
+    images = ImageInputs(paths if scored is None else image_paths(scored), spec, most=_PROBES)
+    images.stack(0, 1)  # refuses unreadable images before anything is tried
+    remarks = []
+    if scored is not None:
+        remarks.append(f"AP on {len(scored)} images of {str(config.data)!r}, conf {OFFICIAL.conf:g}")
+    if not paths:
+        remarks.append(f"no images were given: timed with drawn scenes{', int8 was not possible' * quantised}")
+    elif quantised:
+        remarks.append(f"quantisers calibrated on {len(calibration)} {origin}")
+        if scored is not None and training is None and config.calibration is None:
+            _log.warning(
+                "%r has no training part, so quantisers are calibrated on images that are scored too. That flatters "
+                "int8 a little; give other images with --calibration PATH.",
+                str(config.data),
+            )
     case = DetectorCase(
         path=path,
         options=config.options,
         spec=spec,
-        scorer=scorer,
+        scorer=None if scored is None else ApScorer(records=scored, spec=spec),
         images=images,
-        calibration_images=ImageInputs(calibration, spec),
+        calibration_images=calibration,
         batch=config.batch,
     )
-    if scored is not None:
-        remarks = (f"AP on {len(scored)} images of {str(config.data)!r}, conf {OFFICIAL.conf:g}", *remarks)
-    return case, remarks
+    return case, tuple(remarks)
 
 
 def _read_parts(config: OptimizeConfig) -> tuple[Records | None, Records | None]:
-    """Return the images to score, and the training images where the set tells them apart."""
+    """Return the images to score, and the training images where the set has both parts."""
     if config.data is None:
         return None, None
     layout = find_layout(config.data)
@@ -354,52 +275,15 @@ def _read_parts(config: OptimizeConfig) -> tuple[Records | None, Records | None]
 def _find_calibration(
     config: OptimizeConfig, scored: Records | None, training: Records | None
 ) -> tuple[list[Path], str]:
-    """Return the images for the quantisers, and a sentence about them; "" if there are none."""
+    """Return the images to calibrate with, and where they come from."""
     if config.calibration is not None:
         where = Path(config.calibration)
-        if where.is_file() and where.suffix.lower() in (".json", ".yaml", ".yml", ".txt"):
-            paths = _paths(read_records(where))
-        else:
-            paths = [where] if where.is_file() else list_images(where, recursive=True)
-        if not paths:
-            raise DataError(f"There are no images in {str(where)!r} to calibrate with.")
-        told = f"images of {str(where)!r}"
-    elif training is not None:
-        paths, told = _paths(training), "training images"
-    elif scored is not None:
-        paths, told = _paths(scored), "of the scored images, for want of others (give --calibration PATH)"
-    else:
-        return [], ""
-    chosen = _readable(paths, config.calibration_images)
-    return chosen, f"quantisers calibrated on {len(chosen)} {told}"
-
-
-def _paths(records: Records) -> list[Path]:
-    return [records.path(i) for i in range(len(records))]
-
-
-def _readable(paths: Sequence[Path], count: int) -> list[Path]:
-    """Return so many paths, spread evenly, of images that can be read."""
-    step = max(1, len(paths) // count)
-    found: list[Path] = []
-    for path in (*paths[::step], *(p for i, p in enumerate(paths) if i % step)):
-        if len(found) == count:
-            break
-        try:
-            read_image(path)
-        except DataError as error:
-            _log.warning("Left out: %s", error)
-            continue
-        found.append(path)
-    return found
-
-
-def _pattern(spec: Spec) -> NDArray[np.float32]:
-    """Return a drawn picture: what a network is timed with when there is no image at all."""
-    height, width = spec.size_hw
-    y, x = np.mgrid[:height, :width]
-    image = np.stack((x * 255 // width, y * 255 // height, (x // 32 + y // 32) % 2 * 200), axis=2).astype(np.uint8)
-    return prepare([image], spec)
+        return find_images(where), f"images of {str(where)!r}"
+    if training is not None:
+        return image_paths(training), "training images"
+    if scored is not None:
+        return image_paths(scored), "of the scored images, for want of others (give --calibration PATH)"
+    return [], ""
 
 
 def _write_best(case: DetectorCase, report: Report, folder: Path) -> Path | None:

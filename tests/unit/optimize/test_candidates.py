@@ -2,7 +2,8 @@ import pytest
 
 from boxwright.core.errors import UsageError
 from boxwright.core.types import Precision
-from boxwright.optimize.candidates import METHODS, choose_methods, find_method, matches
+from boxwright.optimize.candidates import METHODS, find_method, matches
+from boxwright.optimize.config import SearchConfig
 
 KNOWN = [
     "original",
@@ -52,28 +53,28 @@ def test_names_say_what_the_choices_are() -> None:
 
 def test_an_unknown_name_gets_a_suggestion() -> None:
     with pytest.raises(UsageError, match=r"Unknown method 'openvino_int9'\. Did you mean 'openvino_int8'"):
-        choose_methods(includes=["openvino_int9"])
+        SearchConfig(includes=["openvino_int9"])
     with pytest.raises(UsageError, match="Did you mean 'bf16'"):
-        choose_methods(excludes=["bf61"])
+        SearchConfig(excludes=["bf61"])
 
 
 def test_includes_do_not_change_later_calls() -> None:
-    before = choose_methods()
-    assert choose_methods(includes=["jit_int8"]) == ("original", "jit_int8")
-    choose_methods(excludes=["bf16"])
-    assert choose_methods() == before
+    before = SearchConfig().methods
+    assert SearchConfig(includes=["jit_int8"]).methods == ("original", "jit_int8")
+    assert "bf16" not in SearchConfig(excludes=["bf16"]).methods
+    assert SearchConfig().methods == before
     with pytest.raises(TypeError):
         METHODS["new"] = METHODS["bf16"]  # type: ignore[index]
 
 
 def test_the_default_search_is_part_of_all() -> None:
-    usual, everything = choose_methods(), choose_methods(search_mode="all")
+    usual, everything = SearchConfig().methods, SearchConfig(search_mode="all").methods
     assert everything == tuple(METHODS)
     assert set(usual) < set(everything)
 
 
 def test_excludes_and_filters_work_together() -> None:
-    chosen = choose_methods(accelerator="openvino", precision=["int8", "bf16"], excludes=["openvino_bf16"])
+    chosen = SearchConfig(accelerator="openvino", precision=["int8", "bf16"], excludes=["openvino_bf16"]).methods
     assert set(chosen) >= {"original", "openvino_int8"}
     assert "openvino_bf16" not in chosen
     assert all(matches(name, accelerator="openvino") for name in chosen if name != "original")
@@ -89,6 +90,6 @@ def test_excludes_and_filters_work_together() -> None:
         ({"includes": ["bf16"], "precision": "int8"}, "No method is left to try"),
     ],
 )
-def test_a_wish_that_makes_no_sense_is_refused(words: dict[str, object], message: str) -> None:
+def test_a_choice_that_makes_no_sense_is_refused(words: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        choose_methods(**words)  # type: ignore[arg-type]
+        SearchConfig(**words)  # type: ignore[arg-type]

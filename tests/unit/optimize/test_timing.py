@@ -1,7 +1,7 @@
 """Models take turns in children of their own. No times are asserted: only who ran how often, and what became of it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,10 @@ import pytest
 from support.planted import DoublingGraph
 
 from boxwright.core.memory import Memory
+from boxwright.core.signature import Port
 from boxwright.optimize import timing
 from boxwright.optimize.process import Limits, Nursery, open_nursery
-from boxwright.optimize.timing import Latency, RaceRules, race, read_inputs, write_inputs
+from boxwright.optimize.timing import Latency, RaceRules, race
 from boxwright.runtimes.base import Tuning
 
 LIMITS = Limits(time_s=60)
@@ -28,7 +29,7 @@ class FakeTarget:
     pause_s: float = 0.0
     crash: bool = False
 
-    def open(self, tuning: Tuning) -> Any:
+    def __call__(self, tuning: Tuning) -> Any:
         return _NotingGraph(self)
 
 
@@ -46,15 +47,14 @@ class _NotingGraph(DoublingGraph):
 @pytest.fixture
 def nursery() -> Iterator[Nursery]:
     with open_nursery() as nursery:
-        write_inputs((np.ones((2, 3), np.float32),), nursery.folder / "inputs.npz")
         yield nursery
 
 
 def _race(nursery: Nursery, tmp_path: Path, rules: RaceRules, **options: Any) -> dict[str, Latency]:
     kinds: dict[str, dict[str, Any]] = options.pop("kinds", {})
     targets = {name: FakeTarget(name, tmp_path / "notes", **kinds.get(name, {})) for name in options.pop("names")}
-    file = nursery.folder / "inputs.npz"
-    return race(nursery, targets, file, rules=rules, limits=LIMITS, logs=tmp_path / "logs", **options)
+    inputs = (np.ones((2, 3), np.float32),)
+    return race(nursery, targets, inputs, rules=rules, limits=LIMITS, logs=tmp_path / "logs", **options)
 
 
 def test_every_model_gets_its_runs_in_turns(nursery: Nursery, tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_model_that_crashes_does_not_disturb_the_others(nursery: Nursery, tmp_
     assert "Segmentation fault" in (tmp_path / "logs" / "b.log").read_text()
 
 
-def test_a_hopeless_model_is_given_up_early(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_very_slow_model_is_stopped_early(nursery: Nursery, tmp_path: Path) -> None:
     rules = RaceRules(runs=40, baseline="a", early_stop=3.0)
     found = _race(nursery, tmp_path, rules, names="ab", kinds={"a": {"pause_s": 0.002}, "b": {"pause_s": 0.3}})
     assert found["b"].stopped
@@ -104,8 +104,21 @@ def test_memory_that_is_short_makes_waves_with_the_baseline_in_each(
     assert len(done) == 4
 
 
-def test_inputs_come_back_as_they_were(tmp_path: Path) -> None:
-    arrays = tuple(np.full(i + 1, i, np.int64) for i in range(12))
-    write_inputs(arrays, tmp_path / "inputs.npz")
-    for one, other in zip(read_inputs(tmp_path / "inputs.npz"), arrays, strict=True):
-        np.testing.assert_array_equal(one, other)
+class ManyInputs(DoublingGraph):
+    """Takes inputs of the lengths 1, 2, 3 and so on."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        ports = tuple(Port(name=f"x{i}", dtype="float32", shape=(i + 1,)) for i in range(count))
+        self.signature = replace(self.signature, inputs=ports)
+
+
+def _open_many_inputs(tuning: Tuning) -> ManyInputs:
+    return ManyInputs(12)
+
+
+def test_a_model_gets_its_inputs_in_order(nursery: Nursery, tmp_path: Path) -> None:
+    inputs = tuple(np.ones(i + 1, np.float32) for i in range(12))
+    rules = RaceRules(runs=1)
+    found = race(nursery, {"a": _open_many_inputs}, inputs, rules=rules, limits=LIMITS, logs=tmp_path / "logs")
+    assert found["a"].failure == ""

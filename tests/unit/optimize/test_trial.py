@@ -1,4 +1,4 @@
-"""Every planted fault becomes its own row; the next try is not disturbed, and no half artifact stays."""
+"""Every planted fault becomes its own row; the next trial is not disturbed, and no partial artifact remains."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,7 +11,7 @@ from boxwright.core.catalogue import CATALOGUE, Entry
 from boxwright.core.types import Precision
 from boxwright.optimize.case import write_case
 from boxwright.optimize.process import Limits, Nursery, open_nursery
-from boxwright.optimize.trial import TrialJob, Tried, run_trial
+from boxwright.optimize.trial import Trial, TrialJob, run_trial
 from boxwright.runtimes.artifact import is_artifact
 from boxwright.runtimes.base import Choice
 
@@ -47,18 +47,18 @@ def job(nursery: Nursery, tmp_path: Path) -> TrialJob:
     )
 
 
-def _try(nursery: Nursery, job: TrialJob, runtime: str, limits: Limits = LIMITS, **changes: object) -> Tried:
+def _try(nursery: Nursery, job: TrialJob, runtime: str, limits: Limits = LIMITS, **changes: object) -> Trial:
     choice = Choice(runtime=runtime, **changes)  # type: ignore[arg-type]
     return run_trial(nursery, replace(job, choice=choice), limits=limits, log=job.folder.parent / "log")
 
 
 def test_a_good_try_has_a_score_and_an_artifact(nursery: Nursery, job: TrialJob) -> None:
-    tried = _try(nursery, job, "good")
-    assert (tried.status, tried.note, tried.distance) == ("successful", "", 0.0)
-    assert tried.score is not None
-    assert tried.score.value == 2.0
-    assert tried.recipe == {"how": "well"}
-    assert tried.size_bytes == sum(f.stat().st_size for f in job.folder.iterdir())
+    trial = _try(nursery, job, "good")
+    assert (trial.status, trial.note, trial.distance) == ("successful", "", 0.0)
+    assert trial.score is not None
+    assert trial.score.value == 2.0
+    assert trial.recipe == {"how": "well"}
+    assert trial.size_bytes == sum(f.stat().st_size for f in job.folder.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -73,44 +73,44 @@ def test_a_good_try_has_a_score_and_an_artifact(nursery: Nursery, job: TrialJob)
         ("nowhere", "fail to convert", "Unknown runtime 'nowhere'"),
     ],
 )
-def test_a_fault_is_told_and_the_next_try_goes_on(
+def test_a_fault_becomes_a_row_and_does_not_disturb_the_next_trial(
     nursery: Nursery, job: TrialJob, runtime: str, status: str, reason: str
 ) -> None:
-    tried = _try(nursery, job, runtime)
-    assert tried.status == status
-    assert reason in tried.note
-    assert tried.score is None
+    trial = _try(nursery, job, runtime)
+    assert trial.status == status
+    assert reason in trial.note
+    assert trial.score is None
     assert not job.folder.exists()
     assert _try(nursery, job, "good").status == "successful"
 
 
-def test_a_metric_that_raises_is_told_as_such(nursery: Nursery, job: TrialJob) -> None:
+def test_a_metric_that_raises_is_named_as_the_cause(nursery: Nursery, job: TrialJob) -> None:
     write_case(DoublingCase(BrokenScorer()), job.case)
-    tried = _try(nursery, job, "good")
-    assert (tried.status, tried.stage) == ("fail to forward", "score")
-    assert tried.note == "while it was scored: RuntimeError: no such label"
+    trial = _try(nursery, job, "good")
+    assert (trial.status, trial.stage) == ("fail to forward", "score")
+    assert trial.note == "while it was scored: RuntimeError: no such label"
 
 
 def test_a_hang_is_ended_at_its_limit(nursery: Nursery, job: TrialJob) -> None:
-    tried = _try(nursery, job, "hang", Limits(time_s=60, stage_s={"convert": 3.0}))
-    assert tried.status == "fail to convert"
-    assert "it took more than 3 s and was stopped" in tried.note
+    trial = _try(nursery, job, "hang", Limits(time_s=60, stage_s={"convert": 3.0}))
+    assert trial.status == "fail to convert"
+    assert "it took more than 3 s and was stopped" in trial.note
     assert not job.folder.exists()
 
 
 def test_a_little_error_is_within_what_a_lower_precision_explains(nursery: Nursery, job: TrialJob) -> None:
-    tried = _try(nursery, job, "wrong", precision=Precision.BF16)
-    assert tried.status == "successful"
-    assert tried.distance == pytest.approx(0.02, rel=0.5)
+    trial = _try(nursery, job, "wrong", precision=Precision.BF16)
+    assert trial.status == "successful"
+    assert trial.distance == pytest.approx(0.02, rel=0.5)
 
 
 def test_a_missing_package_is_answered_with_the_pip_command(
     nursery: Nursery, job: TrialJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(CATALOGUE["runtime"], "good", Entry(target="a:b", packages=("no_such",), extra="good"))
-    tried = _try(nursery, job, "good")
-    assert tried.status == "lack dependency"
-    assert "pip install 'boxwright[good]'" in tried.note
+    trial = _try(nursery, job, "good")
+    assert trial.status == "lack dependency"
+    assert "pip install 'boxwright[good]'" in trial.note
 
 
 def test_an_old_artifact_is_replaced(nursery: Nursery, job: TrialJob) -> None:

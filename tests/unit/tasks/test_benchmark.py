@@ -27,7 +27,7 @@ def raced(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         seen.update(targets)
         failed = Latency(failure="it fell over")
         done = Latency(timing=Timing(samples_ms=(2.0, 2.0)), peak_bytes=2**20)
-        return {name: failed if target.path.stem == "bad" else done for name, target in targets.items()}
+        return {name: failed if target.args[0].stem == "bad" else done for name, target in targets.items()}
 
     monkeypatch.setattr("boxwright.tasks.benchmark.race", race)
     return seen
@@ -91,7 +91,7 @@ def test_a_hint_times_many_requests_side_by_side_and_says_how(tmp_path: Path, ra
     assert arrangement is not None
     assert arrangement.side_by_side == cores
     assert [row["arrangement"] for row in result.to_dict()["rows"]] == [arrangement.name, None]
-    graph = raced["0"].open(Tuning())
+    graph = raced["0"](Tuning())
     pictures = np.zeros((1, 3, 64, 64), np.float32)
     np.testing.assert_array_equal(graph.run([pictures])[0], open_model(path)(pictures))
     graph.close()

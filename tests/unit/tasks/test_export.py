@@ -4,21 +4,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import cv2
-import numpy as np
 import pytest
 from support.networks import lively_nano
-from support.scenes import save_scene, scene
+from support.scenes import scene
 from support.toy import save_toy_onnx, toy_spec
 
 from boxwright.core.catalogue import CATALOGUE, Entry
-from boxwright.core.errors import CheckpointError, ConversionError, DataError, MissingDependencyError, UsageError
+from boxwright.core.errors import CheckpointError, ConversionError, MissingDependencyError, UsageError
 from boxwright.core.spec import Spec
 from boxwright.core.types import Precision
 from boxwright.detector.weights import save_weights
 from boxwright.runtimes.onnx_nms import suppress_file
 from boxwright.tasks.export import ExportConfig, export
-from boxwright.tasks.export_check import Pictures, Requests, Suppression, compare_suppression, tried_sizes
+from boxwright.tasks.export_check import Suppression, compare_suppression, tried_sizes
+from boxwright.tasks.images import ImageInputs
 from boxwright.tasks.models import open_model
 from boxwright.tasks.predict.predictor import Predictor, Thresholds
 
@@ -37,11 +36,11 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("options", "message"),
     [
         ({"format": "onix"}, "Unknown format 'onix'. Did you mean 'onnx'"),
-        ({"format": "openvino", "suppression": Suppression()}, "--nms applies to format 'onnx' alone, not to 'openv"),
-        ({"format": "torchscript", "dynamic": True}, "--dynamic applies to format 'onnx' alone"),
+        ({"format": "openvino", "suppression": Suppression()}, "--nms applies only to format 'onnx', not to 'openv"),
+        ({"format": "torchscript", "dynamic": True}, "--dynamic applies only to format 'onnx'"),
         ({"batch": 0}, "batch=0 must be at least 1"),
         ({"calibration": Path("x")}, "Calibration images are for precision 'int8'"),
-        ({"mode": "integer"}, "mode='integer' applies to format 'onnx' with precision 'int8' alone"),
+        ({"mode": "integer"}, "mode='integer' applies only to format 'onnx' with precision 'int8'"),
         ({"precision": Precision.BF16}, "not written with precision 'bf16'. Use 32 or int8"),
         ({"format": "tensorrt", "precision": Precision.INT8}, "precision 'int8'. Use 32 or 16"),
         ({"precision": Precision.INT8}, "needs images of your own data. Give them with --calibration"),
@@ -61,7 +60,7 @@ def test_thresholds_that_make_no_sense_are_refused(name: str, value: float) -> N
 
 def test_what_is_there_is_never_written_over(weights: Path, tmp_path: Path) -> None:
     (tmp_path / "taken.onnx").write_text("mine")
-    with pytest.raises(UsageError, match=r"taken\.onnx' is there already"):
+    with pytest.raises(UsageError, match=r"taken\.onnx' exists already"):
         export(weights, tmp_path / "taken.onnx")
     assert (tmp_path / "taken.onnx").read_text() == "mine"
     with pytest.raises(UsageError, match=r"must end in \.onnx"):
@@ -100,38 +99,6 @@ def test_a_tensorrt_engine_needs_its_provider(weights: Path, tmp_path: Path, mon
         open_model(tmp_path / "toy.trt.onnx")
 
 
-def test_pictures_come_from_a_folder_and_odd_files_are_left_out(tmp_path: Path) -> None:
-    for i in range(3):
-        save_scene(tmp_path / "some" / f"{i}.png", ("red", i, 0))
-    (tmp_path / "some" / "broken.png").write_bytes(b"no picture")
-    pictures = Pictures.find(tmp_path / "some")
-    assert [p.name for p in pictures.paths] == ["0.png", "1.png", "2.png"]
-    assert Pictures.find(tmp_path / "some" / "1.png").paths == (tmp_path / "some" / "1.png",)
-    (tmp_path / "none").mkdir()
-    with pytest.raises(DataError, match="There are no images in"):
-        Pictures.find(tmp_path / "none")
-
-
-def test_requests_have_the_batch_size_and_begin_again_to_fill_the_last(tmp_path: Path) -> None:
-    for i in range(3):
-        save_scene(tmp_path / f"{i}.png", ("red", i, 0))
-    requests = Requests(Pictures.find(tmp_path), toy_spec(), 2)
-    assert len(requests) == 2
-    assert [r[0].shape for r in requests] == [(2, 3, 64, 64)] * 2
-    np.testing.assert_array_equal(requests[1][0][1], requests[0][0][0])
-    first = cv2.imread(str(tmp_path / "0.png"))
-    np.testing.assert_array_equal(requests[0][0][0], first.transpose(2, 0, 1))
-    with pytest.raises(IndexError):
-        requests[2]
-
-
-def test_without_pictures_scenes_are_drawn() -> None:
-    inputs = Pictures([]).inputs(0, 2, toy_spec())
-    assert inputs.shape == (2, 3, 64, 64)
-    assert inputs[0].std() > 5
-    assert not np.array_equal(inputs[0], inputs[1])
-
-
 def test_a_free_size_is_tried_at_sizes_that_differ_in_both_directions() -> None:
     sizes = [s.size_hw for s in tried_sizes(toy_spec(), dynamic=True)]
     assert sizes == [(64, 64), (96, 128), (32, 64)]
@@ -143,7 +110,7 @@ def test_the_least_score_of_a_suppression_may_be_nothing(tmp_path: Path, max_box
     spec, keep = toy_spec(output="decoded"), Suppression(conf=0, max_boxes=max_boxes)
     decoded = save_toy_onnx(tmp_path / "decoded.onnx", form="decoded", spec=spec)
     suppress_file(decoded, tmp_path / "ends.onnx", **asdict(keep))
-    compare_suppression(decoded, tmp_path / "ends.onnx", [spec], keep, Pictures([]))
+    compare_suppression(decoded, tmp_path / "ends.onnx", [spec], keep, ImageInputs([], spec))
     with Predictor.load(tmp_path / "ends.onnx", thresholds=Thresholds(conf=0, nms=1)) as predictor:
         found = predictor(scene(("red", 1, 1), ("blue", 4, 4)))
     assert 2 <= len(found) <= max_boxes
@@ -151,4 +118,4 @@ def test_the_least_score_of_a_suppression_may_be_nothing(tmp_path: Path, max_box
     assert found.labels[:2] == ["red", "blue"]
     suppress_file(decoded, tmp_path / "fewer.onnx", **asdict(keep) | {"max_boxes": 3})
     with pytest.raises(ConversionError, match="leaves 3 boxes at"):
-        compare_suppression(decoded, tmp_path / "fewer.onnx", [spec], keep, Pictures([]))
+        compare_suppression(decoded, tmp_path / "fewer.onnx", [spec], keep, ImageInputs([], spec))

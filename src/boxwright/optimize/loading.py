@@ -1,4 +1,4 @@
-"""How a converted model is made and loaded for a caller: threads, streams or a hint, and folders that go with it."""
+"""Converting and loading a model for a caller: threads, streams or a hint, and temporary folders."""
 
 import shutil
 import tempfile
@@ -21,8 +21,8 @@ from boxwright.runtimes.source import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
-    """How a caller wants a model to use the machine: by numbers, or by a hint that numbers are chosen for."""
+class LoadOptions:
+    """How a loaded model uses the machine: by numbers, or by a hint from which the numbers are chosen."""
 
     threads: int | None
     hint: Hint | None
@@ -39,7 +39,7 @@ class Use:
             check_hint(self.hint)
 
     def open(self, folder: Path, method: str = "") -> OptimizedModel:
-        """Return the artifact loaded."""
+        """Load an artifact."""
         if self.hint is None:
             graph = open_graph(folder, Tuning(threads=self.threads, streams=self.streams))
             return OptimizedModel(graph, method=method, folder=folder)
@@ -53,14 +53,14 @@ def convert(
     call: Call,
     choice: Choice,
     calibration: Calibration | None,
-    use: Use,
+    options: LoadOptions,
     folder: str | Path | None,
 ) -> OptimizedModel:
-    """Return a model converted and loaded; without a folder its files go with it."""
+    """Convert a model and load it; without a folder, its files are removed with it."""
     target = Path(tempfile.mkdtemp(prefix="boxwright-artifact-")) if folder is None else Path(folder)
     try:
         write_artifact(Source.of(model, *call), choice, target, calibration=calibration)
-        made = use.open(target)
+        made = options.open(target)
     except BaseException:
         if folder is None:
             shutil.rmtree(target, ignore_errors=True)
@@ -71,5 +71,5 @@ def convert(
 
 
 def remove_with(owner: object, folder: Path) -> "weakref.finalize[..., Any]":
-    """Have a folder removed when its owner is gone, or at the end of the program; calling the result does it now."""
+    """Remove a folder when its owner is collected or the program ends; calling the result removes it now."""
     return weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What a search has done so far, in files: a search that was interrupted goes on where it was."""
+"""The trials of a search, saved in its folder: an interrupted search resumes where it stopped."""
 
 import fcntl
 import hashlib
@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,17 @@ import numpy as np
 
 from boxwright.core import catalogue
 from boxwright.core.errors import UsageError
+from boxwright.core.files import write_whole
 from boxwright.optimize.accuracy import Score
-from boxwright.optimize.trial import Tried
+from boxwright.optimize.trial import Trial
 from boxwright.runtimes.artifact import is_artifact
 from boxwright.runtimes.base import Choice
 
 
-class Store:
-    """The tries of one folder, each under a key: what was tried with another key is not there.
+class SavedTrials:
+    """The trials of one folder. Each has a key of the model, data, versions and settings it was made with.
 
-    Only tries that came to a result are kept. What failed or is unfinished is tried again: the reason may be gone.
+    Only trials with a result are saved. A failed or unfinished one is repeated: its cause may be gone.
     """
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
@@ -34,7 +35,7 @@ class Store:
 
     @property
     def reference(self) -> Path:
-        """The file with the original's outputs."""
+        """The file of the original's outputs."""
         return self.folder / "tries" / "reference.npz"
 
     def artifact(self, method: str) -> Path:
@@ -42,62 +43,53 @@ class Store:
         return self.folder / "artifacts" / method
 
     def log(self, method: str) -> Path:
-        """Return the file with what a method's process printed."""
+        """Return the file of the output of a method's process."""
         return self.folder / "logs" / f"{method}.log"
 
-    def read(self, method: str, choice: Choice | None, wish: str = "") -> Tried | None:
-        """Return the try that was made with the same model, data, versions and wish; None if there is none."""
+    def read(self, method: str, choice: Choice | None, settings: str = "") -> Trial | None:
+        """Return the trial that was made with the same model, data, versions and settings; None if there is none."""
         try:
             values = json.loads(self._file(method).read_text(encoding="utf-8"))
-            if values.pop("key") != self._key(choice, wish):
+            if values.pop("key") != self._key(choice, settings):
                 return None
             with np.load(self._file(method).with_suffix(".npz")) as arrays:
                 kept = {name: arrays[name] for name in arrays.files}
             value = values.pop("value")
-            tried = Tried(**values | {"kept": tuple(values["kept"])})
+            trial = Trial(**values | {"kept": tuple(values["kept"])})
         except (OSError, ValueError, KeyError, TypeError):
             return None
         there = self.reference.is_file() if choice is None else is_artifact(self.artifact(method))
-        if not there and tried.status == "successful":
+        if not there and trial.status == "successful":
             return None
-        return tried if value is None else replace(tried, score=Score(value=value, arrays=kept))
+        return trial if value is None else replace(trial, score=Score(value=value, arrays=kept))
 
-    def write(self, method: str, choice: Choice | None, tried: Tried, wish: str = "") -> None:
-        """Keep a try that came to a result."""
-        if tried.unfinished or tried.status not in ("successful", "wrong result"):
+    def write(self, method: str, choice: Choice | None, trial: Trial, settings: str = "") -> None:
+        """Save a trial that has a result; forget an earlier one if it has none."""
+        if trial.unfinished or trial.status not in ("successful", "wrong result"):
             self._file(method).unlink(missing_ok=True)
             return
-        arrays: dict[str, Any] = {} if tried.score is None else dict(tried.score.arrays)
+        arrays: dict[str, Any] = {} if trial.score is None else dict(trial.score.arrays)
         np.savez_compressed(self._file(method).with_suffix(".npz"), **arrays)
-        values = {
-            "key": self._key(choice, wish),
-            "status": tried.status,
-            "note": tried.note,
-            "value": None if tried.score is None else tried.score.value,
-            "distance": tried.distance,
-            "size_bytes": tried.size_bytes,
-            "recipe": dict(tried.recipe),
-            "kept": list(tried.kept),
-            "score_s": tried.score_s,
-        }
-        self._file(method).write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+        values = asdict(replace(trial, score=None)) | {"key": self._key(choice, settings)}
+        values["value"] = None if trial.score is None else trial.score.value
+        write_whole(self._file(method), json.dumps(values, indent=1) + "\n")
 
     def _file(self, method: str) -> Path:
         return self.folder / "tries" / f"{method}.json"
 
-    def _key(self, choice: Choice | None, wish: str) -> str:
-        told = [self._fingerprint, None if choice is None else choice.to_dict(), used_versions(choice), wish]
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    def _key(self, choice: Choice | None, settings: str) -> str:
+        parts = [self._fingerprint, None if choice is None else choice.to_dict(), used_versions(choice), settings]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 @contextmanager
-def hold_folder(folder: Path) -> Iterator[None]:
-    """Hold a folder against other searches, which would overwrite each other's artifacts; it is made if need be.
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder against other searches, which would overwrite its artifacts; make it if it does not exist.
 
-    The kernel lets go of it when this process ends, however it ends.
+    The kernel releases the lock when this process ends, however it ends.
 
     Raises:
-        UsageError: another search works in it, or nothing can be written there.
+        UsageError: another search uses the folder, or nothing can be written there.
     """
     try:
         (folder / "tries").mkdir(parents=True, exist_ok=True)
@@ -113,7 +105,7 @@ def hold_folder(folder: Path) -> Iterator[None]:
             file.seek(0)
             raise UsageError(
                 f"{str(folder)!r} is in use by another search (process {file.read().strip() or 'unknown'}). "
-                "Wait for its end, or choose another folder."
+                "Wait until it ends, or choose another folder."
             ) from error
         file.truncate(0)
         file.write(str(os.getpid()))
@@ -121,7 +113,7 @@ def hold_folder(folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            # By hand: a loader's processes that were forked meanwhile hold the same lock as long as they live.
+            # Explicitly: a loader's processes that were forked meanwhile share the lock as long as they live.
             fcntl.flock(file, fcntl.LOCK_UN)
 
 
