@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.core.errors import UsageError, suggest
 from boxwright.core.signature import Array
 from boxwright.runtimes.base import Graph
 
@@ -74,19 +73,6 @@ class Drop:
     low: float
     high: float
     sure: bool
-
-
-def check_direction(direction: str) -> None:
-    """Reject an unknown direction, which would otherwise reverse the metric.
-
-    Raises:
-        UsageError: it is neither "max" nor "min".
-    """
-    known = get_args(Direction)
-    if direction not in known:
-        raise UsageError(
-            f"direction={direction!r} is unknown.{suggest(str(direction), known)} Choose from: {', '.join(known)}."
-        )
 
 
 def measure_drop(

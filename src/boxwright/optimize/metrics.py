@@ -1,4 +1,4 @@
-"""Accuracy by a metric of the user's own, in any of the forms that people write them."""
+"""Accuracy by the user's own metric, in any of its common forms."""
 
 import hashlib
 import inspect
@@ -18,7 +18,7 @@ from boxwright.core.errors import UsageError
 from boxwright.core.metrics import add_batch, collects, copy_metric, metric_name, to_array
 from boxwright.core.structure import flatten
 from boxwright.launchers.payload import pack
-from boxwright.optimize.accuracy import Direction, Score, check_direction
+from boxwright.optimize.accuracy import Direction, Score
 from boxwright.optimize.model import OptimizedModel
 from boxwright.runtimes.base import Graph
 
@@ -32,7 +32,7 @@ class MetricScorer:
 
     Attributes:
         metric: see `find_kind` for its forms.
-        data: a loader, or one batch; None where the metric brings its own.
+        data: a loader, or one batch; None where the metric has its own.
         form: how a batch is split into inputs and target.
         direction: whether more or less is better.
     """
@@ -43,7 +43,6 @@ class MetricScorer:
     direction: Direction = "max"
 
     def __post_init__(self) -> None:
-        check_direction(self.direction)
         kind = find_kind(self.metric)
         if kind != "model" and self.data is None:
             raise UsageError(f"metric={self.name!r} needs data to compare with. Give validation_data.")
@@ -85,10 +84,10 @@ class MetricScorer:
         return means
 
     def fingerprint(self) -> str:
-        """Return a hash of the metric, the file it is written in, and all batches; another one each time without these.
+        """Return a hash of the metric, its source file and all batches.
 
-        A metric that brings data of its own, f(model), and data that can't be read here are known to nobody: what was
-        scored with them is scored again.
+        It is different each time for a metric with its own data, f(model), and for data that can't be read here: what
+        was scored with them is scored again.
         """
         hidden = find_kind(self.metric) == "model" or isinstance(self.data, str | bytes | os.PathLike)
         if hidden or (find_kind(self.metric) == "model and data" and not _has_length(self.data)):
@@ -128,7 +127,7 @@ def _has_length(data: Any) -> bool:
 
 
 def _source_of(metric: Any) -> bytes:
-    """Return the file that a metric is written in; nothing for a script's own: its functions are packed as code."""
+    """Return the source file of a metric; nothing for the main script, whose functions are packed as code."""
     function = getattr(metric, "func", metric)  # of a functools.partial
     known = function if hasattr(function, "__qualname__") else type(function)
     if getattr(known, "__module__", None) in ("__main__", "__mp_main__"):
@@ -140,11 +139,11 @@ def _source_of(metric: Any) -> bytes:
 
 
 def find_kind(metric: Any) -> Kind:
-    """Return which form a metric has.
+    """Return the form of a metric.
 
-    "stateful" has `update` and `compute`, as torchmetrics' have. A function of one required argument takes
-    the model. One of two takes the model and the data if the first is called "model" or the second like a loader, and
-    otherwise the output and the target of one batch.
+    "stateful" has `update` and `compute`, like torchmetrics. A function of one required argument takes the model. One
+    of two takes the model and the data if the first is called "model" or the second like a loader, otherwise the
+    output and the target of one batch.
 
     Raises:
         UsageError: it is none of these.

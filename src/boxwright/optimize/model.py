@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from boxwright.core.batches import flat_inputs
 from boxwright.core.errors import UsageError
-from boxwright.core.signature import Array, Signature, refuse_bfloat16
-from boxwright.core.structure import flatten
+from boxwright.core.signature import Array, Signature
+from boxwright.core.structure import flatten, rebuild
 from boxwright.runtimes.autopilot import Arrangement
 from boxwright.runtimes.base import Graph
 
@@ -89,10 +90,10 @@ class OptimizedModel:
         return self
 
     def _flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Array], bool]:
-        leaves, _ = flatten((args, kwargs))
+        leaves, template = flatten((args, kwargs))
         with_torch = any(hasattr(leaf, "detach") for leaf in leaves)
         if with_torch:
-            args, kwargs = _to_numpy(args), _to_numpy(kwargs)
+            args, kwargs = rebuild(template, flat_inputs((args, kwargs)))
         return self.signature.flatten_call(args, kwargs), with_torch
 
     def _build(self, outputs: Sequence[Array], *, with_torch: bool) -> Any:
@@ -110,16 +111,3 @@ class OptimizedModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _to_numpy(value: Any) -> Any:
-    if hasattr(value, "detach"):
-        refuse_bfloat16(value)
-        return value.detach().cpu().numpy()
-    if isinstance(value, dict):
-        return {key: _to_numpy(part) for key, part in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(_to_numpy, value))
-    if isinstance(value, list | tuple):
-        return type(value)(map(_to_numpy, value))
-    return value

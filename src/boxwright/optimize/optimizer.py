@@ -14,7 +14,7 @@ from torch import nn
 from boxwright.core.batches import BatchForm, take_inputs
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.types import Precision
-from boxwright.optimize.accuracy import Direction, check_direction
+from boxwright.optimize.accuracy import Direction
 from boxwright.optimize.candidates import ORIGINAL, find_method
 from boxwright.optimize.config import SearchConfig
 from boxwright.optimize.loading import LoadOptions, convert, remove_with
@@ -117,7 +117,8 @@ class InferenceOptimizer:
             ConversionError: the model fails on the inputs.
         """
         config = SearchConfig(**search)
-        check_direction(direction)
+        if direction not in ("max", "min"):  # taken for the other one, it would reverse the metric
+            raise UsageError(f"direction={direction!r} is unknown. Choose from: max, min.")
         _check_samples(calibration_samples)
         if output_filename is not None and (
             Path(output_filename).is_dir() or not Path(output_filename).parent.is_dir()

@@ -2,11 +2,9 @@
 
 import json
 import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -163,7 +161,9 @@ def export(model: str | Path, out: Path | None = None, config: ExportConfig | No
     source = Source.of(whole, (example,), free_batch=config.batch is None and config.format != "tensorrt")
     calibration = Calibration(samples=images) if images.paths else None
     specs = tried_sizes(spec, dynamic=config.dynamic)
-    with _beside(target) as scratch:
+    # On the target's disk, so that the draft can be renamed.
+    with TemporaryDirectory(prefix=f".{target.name}.", dir=_existing_parent(target)) as folder:
+        scratch = Path(folder)
         draft = scratch / target.name
         if config.format == "onnx":
             recipe = _write_onnx(source, spec, draft, config, calibration)
@@ -225,15 +225,5 @@ def _default_name(stem: str, config: ExportConfig) -> str:
     return name + _SUFFIXES.get(config.format, f"_{config.format}")
 
 
-@contextmanager
-def _beside(target: Path) -> Iterator[Path]:
-    """Yield a folder on the target's disk that is removed afterwards."""
-    place = target.absolute().parent
-    while not place.is_dir():
-        place = place.parent
-    scratch = place / f".{target.name}.{os.getpid()}.tmp"
-    scratch.mkdir()
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+def _existing_parent(target: Path) -> Path:
+    return next(folder for folder in target.absolute().parents if folder.is_dir())

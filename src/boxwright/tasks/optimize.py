@@ -16,7 +16,7 @@ from boxwright.core.signature import Array
 from boxwright.core.spec import Spec
 from boxwright.core.types import Precision
 from boxwright.data.fingerprint import fingerprint
-from boxwright.data.formats import find_layout, read_records
+from boxwright.data.formats import find_layout
 from boxwright.data.records import Records
 from boxwright.data.split import read_splits
 from boxwright.evaluation.resample import match_detections, resample_ap

@@ -213,11 +213,6 @@ def test_a_function_is_no_model() -> None:
         BatchForm(_each)
 
 
-def test_a_direction_that_is_mistyped_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"direction=.maximize. is unknown\. Choose from: max, min"):
-        MetricScorer(metric=_each, data=Loader(), form=BatchForm(Doubling()), direction="maximize")  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("model", "batch", "call", "target"),
     [
