@@ -1,4 +1,4 @@
-"""The table of methods: every name that a user may ask for, and what it stands for."""
+"""The table of methods: every name that a user may ask for, and how it converts."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from boxwright.runtimes.base import Choice
 
 SearchMode = Literal["default", "all"]
 ORIGINAL = "original"
-"""The model as it was given, not converted: what every other row is compared with."""
+"""The model as it was given, not converted; every other row is compared with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class Method:
 
     Attributes:
         choice: how it is converted; None for the original.
-        accelerator: the word users choose it by ("openvino", "jit", …; "pytorch" for plain PyTorch).
+        accelerator: the name users choose it by ("openvino", "jit", …; "pytorch" for plain PyTorch).
         usual: whether `search_mode="default"` tries it.
     """
 
@@ -89,7 +89,7 @@ ALIASES: Mapping[str, str] = MappingProxyType({"static_int8": "int8"})
 
 
 def find_method(name: str) -> str:
-    """Return a method's name as the table spells it.
+    """Return the name of a method in the table.
 
     Raises:
         UsageError: there is no such method; the message suggests the nearest.

@@ -1,4 +1,4 @@
-"""The report as one HTML file: a plot of latency against accuracy, the table, how it was measured. No network."""
+"""The report as one HTML file without network access: a plot of latency and accuracy, the table, the conditions."""
 
 import math
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ def make_page(report: Report) -> str:
 
 
 def make_plot(report: Report) -> str:
-    """Return an SVG of accuracy over latency, a point a row; "" when no row has a latency.
+    """Return an SVG of accuracy over latency, one point per row; "" when no row has a latency.
 
     Without a metric, all points lie on one line.
     """
@@ -107,14 +107,14 @@ def make_plot(report: Report) -> str:
 
 
 class _Labels:
-    """Finds room for names that would lie on each other, or on another point."""
+    """Finds room for labels that would overlap each other or a point."""
 
     def __init__(self, points: Sequence[tuple[float, float]]) -> None:
-        # Left, right and height of everything that is to stay legible.
+        # Left, right and height of everything that must stay legible.
         self._taken = [(x - 6, x + 6, y) for x, y in points]
 
     def place(self, text: str, x: float, y: float) -> str:
-        """Return a name beside its point: as near to its height as there is room."""
+        """Return a label beside its point, as near to its height as there is room."""
         width = 9 + 6.6 * len(text)
         right = x + width < _WIDTH - _RIGHT
         first, last = (x + 8, x + width) if right else (x - width, x - 8)
@@ -160,7 +160,7 @@ def _budget(report: Report) -> float | None:
 
 
 def _interval_values(row: Row, report: Report) -> list[float]:
-    """Return the accuracies at both ends of a row's interval; none without one."""
+    """Return the accuracies at both ends of a row's interval; empty without one."""
     if row.drop_low is None or row.drop_high is None or report.original.accuracy is None:
         return []
     return [report.original.accuracy - _sign(report) * drop for drop in (row.drop_low, row.drop_high)]
@@ -195,17 +195,7 @@ def _ticks_y(low: float, high: float) -> list[float]:
 def _table_row(row: Row, report: Report, best: str | None) -> str:
     base = report.original.latency_ms
     faster = "" if row.latency_ms is None or base is None else f"{base / row.latency_ms:.2f}×"
-    interval = "" if row.drop_high is None else f" [{row.drop_low:.4f}, {row.drop_high:.4f}]"
-    cells = [
-        row.method,
-        row.status,
-        *("" if v is None else f"{v:.2f}" for v in (row.latency_ms, row.p95_ms)),
-        faster if row.method != ORIGINAL else "1",
-        "" if row.accuracy is None else f"{row.accuracy:.4f}",
-        "" if row.drop is None else f"{row.drop:.4f}{interval}",
-        "" if row.peak_mb is None else f"{row.peak_mb:.0f}",
-        "" if row.size_mb is None else f"{row.size_mb:.1f}",
-        "; ".join(row.remarks()),
-    ]
+    cells = row.cells()
+    cells = [*cells[:4], faster if row.method != ORIGINAL else "1", *cells[4:], "; ".join(row.remarks())]
     kind = "best" if row.method == best else "" if row.status == "successful" else "bad"
     return f'<tr class="{kind}">' + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"

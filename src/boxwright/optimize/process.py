@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 from boxwright.core.cpu import read_cpu
-from boxwright.core.errors import BoxwrightError, MissingDependencyError, UsageError
+from boxwright.core.errors import BoxwrightError, UsageError
 from boxwright.core.memory import read_memory
 from boxwright.core.world import World
 from boxwright.launchers.base import WorkerSpec
@@ -46,11 +47,6 @@ class ChildFailed(BoxwrightError):
         super().__init__(message)
         self.stage = stage
         self.cause = cause
-
-    @property
-    def lacks_package(self) -> bool:
-        """Whether a package is missing."""
-        return isinstance(self.cause, MissingDependencyError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +105,7 @@ class Nursery:
             UsageError: the job can't be sent to another process.
         """
         home = self.folder / str(self._count)
-        packed = pack(_Packed(job, home), "The model or its data")
+        packed = pack(partial(_run_job, job, home), "The model or its data")
         self._count += 1
         home.mkdir()
         (home / "tmp").mkdir()
@@ -239,6 +235,11 @@ class Child:
         self._stopped = False
 
     @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    @property
     def stage(self) -> str:
         """The stage that the job has announced."""
         with suppress(OSError):
@@ -345,13 +346,8 @@ Job = Callable[[Channel], Any]
 """What a child does. The job and its result must be picklable."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Packed:
-    job: Job
-    home: Path
-
-    def __call__(self, world: World) -> Any:  # noqa: ARG002  a child has no peers
-        return self.job(Channel(self.home))
+def _run_job(job: Job, home: Path, world: World) -> Any:  # noqa: ARG001  a child has no peers
+    return job(Channel(home))
 
 
 def peak_bytes() -> int:

@@ -1,4 +1,4 @@
-"""What a search found: rows, and the best of them, as a table, as JSON and as a page."""
+"""The results of a search: rows, the best of them, and both as a table, JSON and a page."""
 
 import json
 import math
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from boxwright.core.errors import BudgetError, CheckpointError
+from boxwright.core.files import write_whole
 from boxwright.core.types import Precision
 from boxwright.optimize.candidates import METHODS, ORIGINAL, matches
 from boxwright.optimize.trial import Status
@@ -23,21 +24,21 @@ class Row:
 
     Attributes:
         method: its name.
-        status: how it went.
+        status: how the trial ended.
         latency_ms: the median run; None if it was not timed.
-        p95_ms: 95 of 100 runs took no longer.
-        accuracy: the score of the converted artifact; None if there is no metric or it did not come so far.
+        p95_ms: the 95th percentile.
+        accuracy: the score of the converted artifact; None if it was not measured.
         drop: how much of the original's score was lost; positive is worse.
-        drop_low: the loss is above this, as sure as the report says; None without an interval.
-        drop_high: the loss is below this: what a budget is held against.
-        peak_mb: the most memory that a process with this model alone had in use, in MiB.
+        drop_low: the loss is above this, with the report's confidence; None without an interval.
+        drop_high: the loss is below this; a budget is compared with this.
+        peak_mb: peak memory of a process with this model alone, in MiB.
         size_mb: of the artifact's files, or of the original's parameters, in MiB.
         note: the reason for the status, or what was done.
-        runs: how many runs the median is of.
+        runs: the number of timed runs.
         distance: how far its outputs are from the original's.
-        kept: layers that were kept in float for the sake of accuracy.
+        kept: layers that were kept in float for accuracy.
         recipe: how it was converted, in the runtime's own words.
-        log: the file with what its process printed; "" if there is none.
+        log: the file of its process's output; "" if there is none.
     """
 
     method: str
@@ -61,34 +62,42 @@ class Row:
         """Return the nine fields that `--json` prints."""
         return {name: getattr(self, name) for name in PUBLIC}
 
-    def how(self) -> str:
-        """Return in one line how an int8 row was quantised; "" for others."""
-        method = METHODS.get(self.method)
-        if method is None or method.precision is not Precision.INT8 or not self.recipe:
-            return ""
-        return describe_int8(self.recipe)
+    def cells(self) -> list[str]:
+        """Return the row's columns of a table."""
+        return [
+            self.method,
+            self.status,
+            _number(self.latency_ms, 2),
+            _number(self.p95_ms, 2),
+            _number(self.accuracy, 4),
+            _number(self.drop, 4) + _interval(self),
+            _number(self.peak_mb, 0),
+            _number(self.size_mb, 1),
+        ]
 
     def remarks(self) -> list[str]:
-        """Return what a reader should know of this row: its note, where its log is if it went wrong, and its recipe."""
-        went_wrong = self.status not in ("successful", "early stopped", "over budget")
-        log = f"log: {self.log}" if self.log and went_wrong else ""
-        return [text for text in (self.note, log, self.how()) if text]
+        """Return its note, its log if it failed, and how it was quantised if it is an int8 row."""
+        failed = self.status not in ("successful", "early stopped", "over budget")
+        method = METHODS.get(self.method)
+        quantised = method is not None and method.precision is Precision.INT8 and self.recipe
+        log = f"log: {self.log}" if self.log and failed else ""
+        return [text for text in (self.note, log, describe_int8(self.recipe) if quantised else "") if text]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Under which conditions the rows were measured.
+    """The conditions under which the rows were measured.
 
     Attributes:
         machine: processor, cores, system and Python.
         threads: computing threads of each model.
         batch: rows of one timed request; None where the inputs have no common first axis.
-        metric: what the accuracy is; "" without one.
+        metric: the metric's name; "" without one.
         direction: whether more or less of it is better.
         max_drop: the budget; None without one.
-        confidence: of the interval's ends, each for itself.
-        versions: packages that were used.
-        remarks: what a reader should know, such as which images the quantisers were calibrated on.
+        confidence: of each end of the interval.
+        versions: of the packages that were used.
+        remarks: sentences for the reader, such as which images the quantisers were calibrated on.
     """
 
     machine: str
@@ -134,20 +143,16 @@ class Report:
         Args:
             accelerator: only rows of these accelerators.
             precision: only rows of these precisions.
-            max_drop: a budget on top of the report's own, against the original.
+            max_drop: a budget besides the report's own, against the original.
 
         Raises:
-            BudgetError: rows that could have been chosen are over the budget, and none is inside it; or all rows that
-                were asked for failed or are slow.
+            BudgetError: all candidates are over the budget, or all failed or are slow.
         """
         asked = [r for r in self.rows if matches(r.method, accelerator=accelerator, precision=precision)]
         inside = [r for r in asked if r.status == "successful" and r.latency_ms is not None and _within(r, max_drop)]
         over = [r for r in asked if _is_over(r, max_drop)]
-        others = [
-            r
-            for r in asked
-            if r.method != ORIGINAL and r.status in ("successful", "early stopped") and _within(r, max_drop)
-        ]
+        done = [r for r in asked if r.method != ORIGINAL and r.status in ("successful", "early stopped")]
+        others = [r for r in done if _within(r, max_drop)]
         if (over and not others) or not inside:
             budget = self.settings.max_drop if max_drop is None else max_drop
             if not over or others:
@@ -155,7 +160,7 @@ class Report:
                     "No candidate was successful: all failed, or were much slower than the original. "
                     "Look at the notes of the rows."
                 )
-            nearest = min(over, key=lambda r: _bound(r))
+            nearest = min(over, key=_bound)
             raise BudgetError(
                 f"No candidate stays within max_drop={budget!r}. Nearest: {nearest.method}, drop {nearest.drop:.4f}"
                 f"{_interval(nearest)}, {_number(nearest.latency_ms, 2)} ms. Allow more, or give more images to score."
@@ -174,53 +179,44 @@ class Report:
         return {"rows": [_plain(row.to_dict()) for row in self.rows], "best": self.best_method()}
 
     def table(self) -> str:
-        """Return the rows as text, and under which conditions they were measured."""
+        """Return the rows and their conditions as text."""
         head = ["method", "status", "latency ms", "p95 ms", self.settings.metric or "accuracy", "drop", "peak MB", "MB"]
-        lines = [
-            [
-                row.method,
-                row.status,
-                _number(row.latency_ms, 2),
-                _number(row.p95_ms, 2),
-                _number(row.accuracy, 4),
-                _number(row.drop, 4) + _interval(row),
-                _number(row.peak_mb, 0),
-                _number(row.size_mb, 1),
-            ]
-            for row in self.rows
+        lines = [head, *(row.cells() for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        text = [
+            "  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
+            for line in lines
         ]
-        widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
-        text = [_align(head, widths), "  ".join("-" * w for w in widths), *(_align(line, widths) for line in lines)]
+        text = [text[0].rstrip(), "  ".join("-" * w for w in widths), *(line.rstrip() for line in text[1:])]
         notes = [f"  {row.method}: {remark}" for row in self.rows for remark in row.remarks()]
         return "\n".join([*text, *(["", "notes:", *notes] if notes else []), "", *self.conditions()])
 
     def conditions(self) -> list[str]:
-        """Return in words how the numbers were measured."""
+        """Return sentences on how the numbers were measured."""
         s = self.settings
         batch = "" if s.batch is None else f"batch {s.batch}, "
         lines = [
             f"{batch}{s.threads} thread{'s' if s.threads != 1 else ''}, {s.machine}",
-            "latency: median of interleaved, warmed-up runs, each model in a process of its own",
+            "latency: median of interleaved, warmed-up runs, each model in its own process",
         ]
         if s.metric:
-            budget = "" if s.max_drop is None else f"; allowed: {s.max_drop:g}, held against the upper end"
+            budget = "" if s.max_drop is None else f"; allowed: {s.max_drop:g}, compared with the upper end"
             lines.append(
-                f"drop: loss of {s.metric} against the original, in brackets where it lies with {s.confidence:.0%} "
+                f"drop: loss of {s.metric} against the original, in brackets its interval with {s.confidence:.0%} "
                 f"confidence at each end (paired bootstrap){budget}"
             )
         if any(row.kept for row in self.rows):
-            lines.append("layers were put back into float by the score on these same data, which flatters a little")
+            lines.append("layers were put back into float by the score on the same data, which flatters a little")
         return [*lines, *s.remarks]
 
     def save(self, folder: Path) -> None:
         """Write `report.json` and `report.html`."""
         from boxwright.optimize.page import make_page
 
-        folder.mkdir(parents=True, exist_ok=True)
         values = {"best": self.best_method(), "settings": asdict(self.settings), "rows": [asdict(r) for r in self.rows]}
         text = json.dumps(_plain(values), indent=1, ensure_ascii=False, allow_nan=False)
-        (folder / "report.json").write_text(text + "\n", encoding="utf-8")
-        (folder / "report.html").write_text(make_page(self), encoding="utf-8")
+        write_whole(folder / "report.json", text + "\n")
+        write_whole(folder / "report.html", make_page(self))
 
     @classmethod
     def read(cls, file: Path) -> "Report":
@@ -239,7 +235,7 @@ class Report:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with null for numbers that JSON does not have."""
+    """Return a value with null for numbers that JSON lacks."""
     if isinstance(value, Mapping):
         return {key: _plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -252,7 +248,7 @@ def _within(row: Row, max_drop: float | None) -> bool:
 
 
 def _is_over(row: Row, max_drop: float | None) -> bool:
-    """Return whether a candidate was measured and lost too much; one that is slow or crashed is not over a budget."""
+    """Return whether a candidate was measured and lost too much; a slow or crashed one is not over a budget."""
     if row.method == ORIGINAL or row.drop is None:
         return False
     return row.status == "over budget" or (row.status in ("successful", "early stopped") and not _within(row, max_drop))
@@ -270,8 +266,3 @@ def _number(value: float | None, digits: int) -> str:
 
 def _interval(row: Row) -> str:
     return "" if row.drop_high is None or row.drop_low is None else f" [{row.drop_low:.4f}, {row.drop_high:.4f}]"
-
-
-def _align(cells: Sequence[str], widths: Sequence[int]) -> str:
-    left = [c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))]
-    return "  ".join(left).rstrip()

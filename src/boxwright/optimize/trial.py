@@ -160,7 +160,7 @@ def run_trial(nursery: Nursery, job: TrialJob, *, limits: Limits, log: Path) -> 
         trial: Trial = nursery.run(job, limits=limits, log=log)
     except ChildFailed as error:
         shutil.rmtree(job.folder, ignore_errors=True)
-        if error.lacks_package:
+        if isinstance(error.cause, MissingDependencyError):
             return Trial(status="lack dependency", note=str(error.cause))
         reason = " ".join(f"while it was scored: {error}".split() if error.stage == "score" else str(error).split())
         return Trial(

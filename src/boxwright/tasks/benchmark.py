@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from boxwright.core.errors import BoxwrightError, CheckpointError, ConversionError, UsageError
 from boxwright.core.log import get_logger
 from boxwright.core.signature import Array, Signature
-from boxwright.core.timing import Timing, hardware_line
+from boxwright.core.timing import hardware_line
 from boxwright.optimize.case import Inputs
 from boxwright.optimize.process import Limits, open_nursery, share_cores
 from boxwright.optimize.timing import Latency, RaceRules, Target, race
@@ -166,24 +167,21 @@ def benchmark(
         check_hint(hint)
         if threads is not None:
             raise UsageError(f"hint={hint!r} chooses the threads itself. Leave out the hint or threads={threads!r}.")
-    known = [_inspect(find_model(model), hint) for model in models]
+    known = [_inspect(model, hint) for model in models]
     requests = 1
     if hint == "throughput":  # enough to keep every stream of every instance busy, the same number for all
-        requests = 4 * max([2, *(one.arrangement.side_by_side for one in known if one.arrangement is not None)])
-    limits = Limits(time_s=timeout_s, threads=count, cores=cores)
+        requests = 4 * max([2, *(one.row.arrangement.side_by_side for one in known if one.row.arrangement is not None)])
     # Named by number: a path can't name a log file, and a model may be given twice.
+    usable = {str(i): one for i, one in enumerate(known) if not one.row.code}
     targets: dict[str, Target] = {
-        str(i): partial(_open, one.path, one.arrangement, requests) for i, one in enumerate(known) if one.error is None
+        name: partial(_open, one.path, one.row.arrangement, requests) for name, one in usable.items()
     }
-    found = _race(targets, _make_inputs(known, batch), runs, limits) if targets else {}
-    timings = {
-        name: Timing(samples_ms=tuple(ms / requests for ms in latency.timing.samples_ms))
-        for name, latency in found.items()
-        if latency.timing is not None
-    }
-    first = next((timing.median_ms for timing in timings.values()), 0.0)
+    limits = Limits(time_s=timeout_s, threads=count, cores=cores)
+    found = _race(targets, _make_inputs([*usable.values()], batch), runs, limits) if usable else {}
+    first = next((latency.timing.median_ms for latency in found.values() if latency.timing is not None), 0.0)
     rows = [
-        _make_row(str(model), known[i], found.get(str(i)), timings.get(str(i)), first) for i, model in enumerate(models)
+        _fill_row(one.row, found[str(i)], first, requests) if str(i) in found else one.row
+        for i, one in enumerate(known)
     ]
     return Benchmark(
         rows=tuple(rows),
@@ -201,19 +199,15 @@ class _Known:
 
     Attributes:
         path: its file or folder.
+        row: its row without figures; with an exit code if it can't be run.
         signature: its inputs; None where only running it tells them.
         size_hw: the input size of a detector in an ONNX file.
-        note: a remark for the table.
-        error: why it can't be run.
-        arrangement: what a hint chose for it.
     """
 
     path: Path
+    row: BenchmarkRow
     signature: Signature | None = None
     size_hw: tuple[int, int] | None = None
-    note: str = ""
-    error: BoxwrightError | None = None
-    arrangement: Arrangement | None = None
 
 
 def _open(path: Path, arrangement: Arrangement | None, requests: int, tuning: Tuning) -> Graph:
@@ -225,21 +219,20 @@ def _open(path: Path, arrangement: Arrangement | None, requests: int, tuning: Tu
     return _Many(graph, requests, 1 if arrangement is None else arrangement.side_by_side)
 
 
-def _inspect(path: Path, hint: Hint | None) -> _Known:
+def _inspect(model: str | Path, hint: Hint | None) -> _Known:
     """Return what a model says about itself; a damaged one must not prevent the others from being timed."""
+    path, row = find_model(model), BenchmarkRow(model=str(model))
     try:
         if not is_converted(path):
-            return _Known(path=path)
-        arrangement = None if hint is None else arrange(path, hint)
+            return _Known(path=path, row=row)
+        row = replace(row, arrangement=None if hint is None else arrange(path, hint))
         if is_artifact(path):
-            return _Known(path=path, signature=read_artifact(path).signature, arrangement=arrangement)
-        session = open_model(path)
-        signature = session.graph.signature
-        session.close()
+            return _Known(path=path, row=row, signature=read_artifact(path).signature)
+        with closing(open_model(path)) as session:
+            row = replace(row, note="with the suppression inside the file" if session.suppresses else "")
+            return _Known(path=path, row=row, signature=session.graph.signature, size_hw=session.spec.size_hw)
     except BoxwrightError as error:
-        return _Known(path=path, error=error)
-    note = "with the suppression inside the file" if session.suppresses else ""
-    return _Known(path=path, signature=signature, size_hw=session.spec.size_hw, note=note, arrangement=arrangement)
+        return _Known(path=path, row=BenchmarkRow(model=str(model), note=str(error), code=error.exit_code))
 
 
 def _race(targets: Mapping[str, Target], inputs: Inputs, runs: int, limits: Limits) -> dict[str, Latency]:
@@ -253,39 +246,32 @@ def _race(targets: Mapping[str, Target], inputs: Inputs, runs: int, limits: Limi
     return found
 
 
-def _make_row(
-    model: str, known: _Known, latency: Latency | None, timing: Timing | None, first_ms: float
-) -> BenchmarkRow:
-    if known.error is not None:
-        return BenchmarkRow(model=model, note=str(known.error), code=known.error.exit_code)
-    if latency is None or timing is None:
-        why = "" if latency is None else f": {latency.failure}"
-        return BenchmarkRow(model=model, note=f"It does not run{why}.", code=ConversionError.exit_code)
-    elsewhere = known.arrangement is not None and not known.arrangement.here
-    return BenchmarkRow(
-        model=model,
-        latency_ms=timing.median_ms,
-        p95_ms=timing.p95_ms,
-        ratio=first_ms / timing.median_ms,
+def _fill_row(row: BenchmarkRow, latency: Latency, first_ms: float, requests: int) -> BenchmarkRow:
+    if latency.timing is None:
+        why = f"It does not run: {latency.failure}."
+        return BenchmarkRow(model=row.model, note=why, code=ConversionError.exit_code)
+    elsewhere = row.arrangement is not None and not row.arrangement.here
+    return replace(
+        row,
+        latency_ms=latency.timing.median_ms / requests,
+        p95_ms=latency.timing.p95_ms / requests,
+        ratio=first_ms / latency.timing.median_ms,
         peak_mb=None if elsewhere else latency.peak_bytes / 2**20,
-        runs=timing.runs,
-        note=known.note,
-        arrangement=known.arrangement,
+        runs=latency.timing.runs,
     )
 
 
-def _make_inputs(known: Sequence[_Known], batch: int) -> tuple[Array, ...]:
+def _make_inputs(known: Sequence[_Known], batch: int) -> Inputs:
     """Return inputs that all models take: the golden ones of the first artifact, repeated to fill the batch."""
-    usable = [one for one in known if one.error is None]
-    artifact = next((one.path for one in usable if is_artifact(one.path)), None)
+    artifact = next((one.path for one in known if is_artifact(one.path)), None)
     if artifact is not None:
-        golden, _ = read_golden(artifact)
-        inputs = tuple(_repeat(a, batch) if a.ndim else a for a in golden)
+        samples, _ = read_golden(artifact)
     else:
-        height, width = _find_size(usable)
+        height, width = _find_size(known)
         y, x = np.mgrid[:height, :width].astype(np.float32)
-        inputs = (_repeat(np.stack((x % 255, y % 255, (x + y) % 255))[None], batch),)
-    for one in usable:
+        samples = [np.stack((x % 255, y % 255, (x + y) % 255))[None]]
+    inputs = tuple(np.resize(a, (batch, *a.shape[1:])) if a.ndim else a for a in samples)
+    for one in known:
         try:
             if one.signature is not None:
                 one.signature.check(inputs)
@@ -298,20 +284,10 @@ def _make_inputs(known: Sequence[_Known], batch: int) -> tuple[Array, ...]:
 
 def _find_size(known: Sequence[_Known]) -> tuple[int, int]:
     """Return the input size of the first detector that has one; a file of weights must be opened to see it."""
-    for one in known:
-        if one.size_hw is not None:
-            return one.size_hw
     problem = CheckpointError("There is no model whose input size is known.")
-    for one in known:
+    for one in sorted(known, key=lambda one: one.size_hw is None):
         try:
-            session = open_model(one.path)
+            return one.size_hw or open_model(one.path).spec.size_hw
         except CheckpointError as error:
             problem = error  # it becomes a row when it is to run, if another one has a size
-            continue
-        session.close()
-        return session.spec.size_hw
     raise problem
-
-
-def _repeat(array: Array, rows: int) -> Array:
-    return np.concatenate([array] * -(-rows // len(array)))[:rows]
