@@ -52,7 +52,7 @@ def test_every_fault_becomes_its_row_and_the_search_goes_on(tmp_path: Path, monk
     optimizer = InferenceOptimizer(tmp_path / "search")
     optimizer.optimize(
         Doubling(),
-        input_sample=rows,
+        rows,  # beside the example, so that a trial runs a model twice
         includes=list(EXPECTED),
         thread_num=1,
         latency_sample_num=6,

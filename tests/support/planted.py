@@ -35,14 +35,16 @@ def plant() -> None:
 
 
 class DoublingGraph:
-    """Gives twice its input, times a factor."""
+    """Gives twice its input, times a factor; crashes at a given run."""
 
-    def __init__(self, factor: float = 1.0, pause_s: float = 0.0, crash: bool = False) -> None:
+    def __init__(self, factor: float = 1.0, pause_s: float = 0.0, crash_at: int = 0) -> None:
         self.signature = SIGNATURE
-        self._factor, self._pause_s, self._crash = factor, pause_s, crash
+        self._factor, self._pause_s, self._crash_at = factor, pause_s, crash_at
+        self._runs = 0
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        if self._crash:
+        self._runs += 1
+        if self._runs == self._crash_at:
             ctypes.string_at(0)
         time.sleep(self._pause_s)
         return (inputs[0] * np.float32(2 * self._factor),)
@@ -146,11 +148,10 @@ class IllegalRuntime(GoodRuntime):
 
 
 class CrashLaterRuntime(GoodRuntime):
-    """Crashes when it runs for the second time, loaded from its folder."""
+    """Crashes when it runs for the second time."""
 
     def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> Any:
-        # While the artifact is being written there is no description of it yet.
-        return DoublingGraph(crash=(folder / "artifact.json").is_file())
+        return DoublingGraph(crash_at=2)
 
 
 class HangRuntime(GoodRuntime):

@@ -40,12 +40,12 @@ class LoadOptions:
 
     def open(self, folder: Path, method: str = "") -> OptimizedModel:
         """Load an artifact."""
-        if self.hint is None:
-            graph = open_graph(folder, Tuning(threads=self.threads, streams=self.streams))
-            return OptimizedModel(graph, method=method, folder=folder)
-        arrangement = choose(read_cpu(), hint=self.hint, runtime=read_artifact(folder).choice.runtime)
-        graph = open_graph(folder, arrangement.tuning)
-        return OptimizedModel(graph, method=method, folder=folder, arrangement=arrangement)
+        artifact, arrangement = read_artifact(folder), None
+        tuning = Tuning(threads=self.threads, streams=self.streams)
+        if self.hint is not None:
+            arrangement = choose(read_cpu(), hint=self.hint, runtime=artifact.choice.runtime)
+            tuning = arrangement.tuning
+        return OptimizedModel(open_graph(artifact, tuning), method=method, folder=folder, arrangement=arrangement)
 
 
 def convert(

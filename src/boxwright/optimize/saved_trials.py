@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from boxwright.core import catalogue
 from boxwright.core.errors import UsageError
 from boxwright.core.files import write_whole
+from boxwright.core.packages import installed_version
 from boxwright.optimize.accuracy import Score
 from boxwright.optimize.trial import Trial
 from boxwright.runtimes.artifact import is_artifact
@@ -125,10 +125,4 @@ def used_versions(choice: Choice | None) -> dict[str, str]:
             packages += catalogue.find("runtime", choice.runtime).packages
         except UsageError:
             return {}
-    found = {}
-    for package in packages:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    return {package: found for package in packages if (found := installed_version(package))}

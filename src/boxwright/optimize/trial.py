@@ -16,7 +16,7 @@ from boxwright.core.types import Precision
 from boxwright.optimize.accuracy import Score
 from boxwright.optimize.case import Case, read_case
 from boxwright.optimize.process import Channel, ChildFailed, Limits, Nursery
-from boxwright.runtimes.artifact import open_graph, write_artifact
+from boxwright.runtimes.artifact import convert_and_open
 from boxwright.runtimes.base import Choice, Graph, Tuning
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.parity import BOUNDS, distance
@@ -90,15 +90,20 @@ class TrialJob:
         case = read_case(self.case)
         if self.choice is None:
             return self._try_original(case, channel)
-        calibration, probes = self._calibration(case, self.choice), case.probes()
-        artifact = write_artifact(
-            case.source(), self.choice, self.folder, spec=case.spec, calibration=calibration, golden=probes[0]
+        first, *others = case.probes()
+        artifact, graph = convert_and_open(
+            case.source(),
+            self.choice,
+            self.folder,
+            spec=case.spec,
+            calibration=self._calibration(case, self.choice),
+            golden=first,
+            tuning=Tuning(threads=self.threads),
         )
-        channel.enter("load")
-        graph = open_graph(self.folder, Tuning(threads=self.threads))
         try:
             channel.enter("forward")
-            found = _worst_distance(graph, probes, self.reference)
+            # Converting has compared the first; the reference saves running the original again for the others.
+            found = max(artifact.distance or 0.0, _worst_distance(graph, others, self.reference))
             bound, note, score, score_s = BOUNDS[self.choice.precision], "", None, 0.0
             if found <= bound:
                 score, score_s = _score(case, graph, channel)
@@ -176,7 +181,7 @@ def run_trial(nursery: Nursery, job: TrialJob, *, limits: Limits, log: Path) -> 
 def _worst_distance(graph: Graph, probes: Sequence[Sequence[Array]], reference: Path) -> float:
     with np.load(reference) as arrays:
         worst = 0.0
-        for i, inputs in enumerate(probes):
+        for i, inputs in enumerate(probes, start=1):
             expected = [arrays[f"{i}_{j}"] for j in range(sum(n.startswith(f"{i}_") for n in arrays.files))]
             worst = max(worst, distance(graph.run(graph.signature.check(inputs)), expected))
     return worst

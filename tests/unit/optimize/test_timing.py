@@ -35,7 +35,7 @@ class FakeTarget:
 
 class _NotingGraph(DoublingGraph):
     def __init__(self, target: FakeTarget) -> None:
-        super().__init__(pause_s=target.pause_s, crash=target.crash)
+        super().__init__(pause_s=target.pause_s, crash_at=int(target.crash))
         self._target = target
 
     def run(self, inputs: Any) -> Any:
