@@ -73,10 +73,7 @@ class LengthScorer:
 
     def score(self, graph: Any) -> Score:
         samples = graph.run([np.ones((4, 3), np.float32)])[0].mean(axis=1)
-        return Score(value=float(samples.mean()), arrays={"samples": samples})
-
-    def count(self, score: Score) -> int:
-        return len(score.arrays["samples"])
+        return Score(value=float(samples.mean()), count=len(samples), arrays={"samples": samples})
 
     def resample(self, score: Score, weights: Any) -> Any:
         return weights @ score.arrays["samples"] / weights.sum(axis=1)

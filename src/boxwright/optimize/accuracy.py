@@ -21,10 +21,12 @@ class Score:
 
     Attributes:
         value: the score.
-        arrays: in the scorer's own format; empty where the metric gives a single number.
+        count: how many samples can be redrawn; 0 where the metric gives a single number.
+        arrays: in the scorer's own format.
     """
 
     value: float
+    count: int = 0
     arrays: Mapping[str, Array] = field(default_factory=dict)
 
 
@@ -43,10 +45,6 @@ class Scorer(Protocol):
 
     def score(self, graph: Graph) -> Score:
         """Return the model's score."""
-        ...
-
-    def count(self, score: Score) -> int:
-        """Return how many samples can be redrawn; 0 if the score is a single number."""
         ...
 
     def resample(self, score: Score, weights: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -93,8 +91,8 @@ def measure_drop(
     """
     sign = 1.0 if scorer.direction == "max" else -1.0
     point = sign * (original.value - candidate.value)
-    count = scorer.count(original)
-    if count < 2 or scorer.count(candidate) != count:
+    count = original.count
+    if count < 2 or candidate.count != count:
         return Drop(point=point, low=point, high=point, sure=False)
     weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=draws)
     drops = sign * (scorer.resample(original, weights) - scorer.resample(candidate, weights))

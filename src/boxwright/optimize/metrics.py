@@ -73,10 +73,6 @@ class MetricScorer:
         samples = collector.samples() if kind == "pairs" else []
         return _to_score(samples or collector.compute())
 
-    def count(self, score: Score) -> int:
-        """Return how many samples have a result of their own."""
-        return len(score.arrays["samples"]) if "samples" in score.arrays else 0
-
     def resample(self, score: Score, weights: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the means of other draws."""
         samples = score.arrays["samples"].astype(np.float64)
@@ -178,7 +174,7 @@ def find_kind(metric: Any) -> Kind:
 def _to_score(value: Any) -> Score:
     array = to_array(value)
     if array.ndim == 1 and array.size > 1:
-        return Score(value=float(array.mean()), arrays={"samples": array})
+        return Score(value=float(array.mean()), count=len(array), arrays={"samples": array})
     if array.size != 1:
         raise UsageError(
             f"The metric returned an array of the shape {array.shape!r}. Return one number, or one per sample."

@@ -1,19 +1,26 @@
-"""A converted model as its user calls it: tensors or arrays in, the model's own output structure out."""
+"""A converted model as its user calls it, and how it is converted and loaded."""
 
+import shutil
+import tempfile
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from boxwright.core.batches import flat_inputs
+from boxwright.core.batches import Call, flat_inputs
+from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import UsageError
 from boxwright.core.signature import Array, Signature
 from boxwright.core.structure import flatten, rebuild
-from boxwright.runtimes.autopilot import Arrangement
-from boxwright.runtimes.base import Graph
+from boxwright.runtimes.artifact import open_graph, read_artifact, write_artifact
+from boxwright.runtimes.autopilot import Arrangement, check_hint, choose
+from boxwright.runtimes.base import Choice, Graph, Hint, Tuning
+from boxwright.runtimes.calibrate import Calibration
 
 
 class OptimizedModel:
@@ -66,9 +73,7 @@ class OptimizedModel:
 
         def flat() -> Iterator[list[Array]]:
             for call in calls:
-                kwargs = dict(call) if isinstance(call, Mapping) else {}
-                args = () if kwargs else tuple(call) if isinstance(call, list | tuple) else (call,)
-                arrays, with_torch = self._flatten(args, kwargs)
+                arrays, with_torch = self._flatten(*sample_call(call))
                 kinds.append(with_torch)
                 yield arrays
 
@@ -111,3 +116,66 @@ class OptimizedModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def sample_call(sample: Any) -> Call:
+    """Return the call that a sample stands for: a dict by name, a list or tuple by position, else one input."""
+    if isinstance(sample, Mapping):
+        return (), dict(sample)
+    return (tuple(sample), {}) if isinstance(sample, list | tuple) else ((sample,), {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """How a loaded model uses the machine: by numbers, or by a hint from which the numbers are chosen."""
+
+    thread_num: int | None = None
+    hint: Hint | None = None
+    streams: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("thread_num", self.thread_num), ("streams", self.streams)):
+            if value is not None and value < 1:
+                raise UsageError(f"{name}={value!r} is not possible. Use 1 or more, or None.")
+            if value is not None and self.hint is not None:
+                raise UsageError(f"hint={self.hint!r} chooses {name} itself. Leave out the hint or {name}={value!r}.")
+        if self.hint is not None:
+            check_hint(self.hint)
+
+    def open(self, folder: Path, method: str = "") -> OptimizedModel:
+        """Load an artifact."""
+        artifact, arrangement = read_artifact(folder), None
+        tuning = Tuning(threads=self.thread_num, streams=self.streams)
+        if self.hint is not None:
+            arrangement = choose(read_cpu(), hint=self.hint, runtime=artifact.choice.runtime)
+            tuning = arrangement.tuning
+        return OptimizedModel(open_graph(artifact, tuning), method=method, folder=folder, arrangement=arrangement)
+
+
+def convert(
+    model: Any,
+    call: Call,
+    choice: Choice,
+    calibration: Calibration | None,
+    options: LoadOptions,
+    folder: str | Path | None,
+) -> OptimizedModel:
+    """Convert a model and load it; without a folder, its files are removed with it."""
+    from boxwright.runtimes.source import Source  # imports torch, which loading does without
+
+    target = Path(tempfile.mkdtemp(prefix="boxwright-artifact-")) if folder is None else Path(folder)
+    try:
+        write_artifact(Source.of(model, *call), choice, target, calibration=calibration)
+        made = options.open(target)
+    except BaseException:
+        if folder is None:
+            shutil.rmtree(target, ignore_errors=True)
+        raise
+    if folder is None:
+        remove_with(made, target)
+    return made
+
+
+def remove_with(owner: object, folder: Path) -> "weakref.finalize[..., Any]":
+    """Remove a folder when its owner is collected or the program ends; calling the result removes it now."""
+    return weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)

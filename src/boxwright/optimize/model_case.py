@@ -1,7 +1,7 @@
 """A user's own model with its inputs and metric, as a `Case`."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from boxwright.core.errors import UsageError
 from boxwright.core.signature import Array
 from boxwright.core.spec import Spec
 from boxwright.optimize.accuracy import Scorer
+from boxwright.optimize.model import sample_call
 from boxwright.runtimes.source import Source
 
 _PROBES = 3
@@ -67,13 +68,6 @@ def example_call(form: BatchForm, data: Any, input_sample: Any) -> Call:
     for batch in iterate(data):
         return form.split(batch)[0]
     raise UsageError("The data gave no batch, so there is no example of the model's inputs. Is the loader empty?")
-
-
-def sample_call(sample: Any) -> Call:
-    """Return the call that a sample stands for: a dict by name, a list or tuple by position, else one input."""
-    if isinstance(sample, Mapping):
-        return (), dict(sample)
-    return (tuple(sample), {}) if isinstance(sample, list | tuple) else ((sample,), {})
 
 
 def fitting_samples(source: Source, samples: Sequence[tuple[Array, ...]]) -> list[tuple[Array, ...]]:

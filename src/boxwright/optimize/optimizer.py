@@ -17,10 +17,9 @@ from boxwright.core.types import Precision
 from boxwright.optimize.accuracy import Direction
 from boxwright.optimize.candidates import ORIGINAL, find_method
 from boxwright.optimize.config import SearchConfig
-from boxwright.optimize.loading import LoadOptions, convert, remove_with
 from boxwright.optimize.metrics import MetricScorer
-from boxwright.optimize.model import OptimizedModel
-from boxwright.optimize.model_case import ModelCase, example_call, fitting_samples, hash_model, sample_call
+from boxwright.optimize.model import LoadOptions, OptimizedModel, convert, remove_with, sample_call
+from boxwright.optimize.model_case import ModelCase, example_call, fitting_samples, hash_model
 from boxwright.optimize.progress import progress_bar
 from boxwright.optimize.report import Report
 from boxwright.optimize.saved_trials import lock_folder
@@ -177,7 +176,7 @@ class InferenceOptimizer:
             row = self.report.row(method)
             raise UsageError(f"{method_name!r} has no model: {row.status}{f' ({row.note})' if row.note else ''}.")
         threads = None if hint is not None else max(1, self.report.settings.threads // max(1, streams or 1))
-        return LoadOptions(threads=threads, hint=hint, streams=streams).open(folder, method)
+        return LoadOptions(thread_num=threads, hint=hint, streams=streams).open(folder, method)
 
     def get_best_model(
         self,
@@ -229,10 +228,8 @@ class InferenceOptimizer:
         *,
         precision: str | Precision = "fp32",
         channels_last: bool = False,
-        thread_num: int | None = None,
-        hint: Hint | None = None,
-        streams: int | None = None,
         folder: str | Path | None = None,
+        **load: Any,
     ) -> OptimizedModel:
         """Return the model converted by one accelerator, in float.
 
@@ -242,10 +239,8 @@ class InferenceOptimizer:
             accelerator: a runtime: eager, jit, compile, openvino, onnxruntime or ipex.
             precision: fp32, bf16 or fp16.
             channels_last: whether image tensors are channels last inside.
-            thread_num: computing threads for one call; None leaves it to the runtime.
-            hint: as in `load`.
-            streams: as in `load`.
             folder: where the artifact goes; None for a temporary folder that is removed with the model.
+            load: `thread_num`, `hint` and `streams` as in `load`.
 
         Raises:
             ConversionError: the model can't be converted.
@@ -254,8 +249,7 @@ class InferenceOptimizer:
         choice = Choice(runtime=accelerator, precision=Precision.parse(precision), channels_last=channels_last)
         if choice.precision is Precision.INT8:
             raise UsageError("trace() converts in float. Use quantize(…, calib_data=…) for int8.")
-        options = LoadOptions(threads=thread_num, hint=hint, streams=streams)
-        return convert(model, sample_call(input_sample), choice, None, options, folder)
+        return convert(model, sample_call(input_sample), choice, None, LoadOptions(**load), folder)
 
     @staticmethod
     def quantize(
@@ -267,10 +261,8 @@ class InferenceOptimizer:
         method: str = "",
         keep_float: Sequence[str] = (),
         calibration_samples: int = CALIBRATION_SAMPLES,
-        thread_num: int | None = None,
-        hint: Hint | None = None,
-        streams: int | None = None,
         folder: str | Path | None = None,
+        **load: Any,
     ) -> OptimizedModel:
         """Return the model in int8, with value ranges measured on real inputs.
 
@@ -283,17 +275,15 @@ class InferenceOptimizer:
                 runs in bfloat16) or "nncf" (NNCF chooses the layers) for openvino.
             keep_float: module names that are not quantised.
             calibration_samples: how many batches of `calib_data` to use.
-            thread_num: computing threads for one call; None leaves it to the runtime.
-            hint: as in `load`.
-            streams: as in `load`.
             folder: where the artifact goes; None for a temporary folder that is removed with the model.
+            load: `thread_num`, `hint` and `streams` as in `load`.
 
         Raises:
             ConversionError: the model can't be converted.
             MissingDependencyError: the runtime's packages are not installed.
         """
         _check_samples(calibration_samples)
-        options = LoadOptions(threads=thread_num, hint=hint, streams=streams)
+        options = LoadOptions(**load)
         form = BatchForm(model)
         call = example_call(form, calib_data, input_sample)
         samples = take_inputs(calib_data, form, calibration_samples)
@@ -338,7 +328,7 @@ class InferenceOptimizer:
             CheckpointError: the folder is not an artifact, or its files are damaged.
             UsageError: both a hint and threads or streams are given, or the runtime has no streams.
         """
-        options = LoadOptions(threads=thread_num, hint=hint, streams=streams)
+        options = LoadOptions(thread_num=thread_num, hint=hint, streams=streams)
         folder = Path(path)
         if not is_artifact(folder):
             raise CheckpointError(f"{str(folder)!r} holds no artifact.json: it is not an artifact.")

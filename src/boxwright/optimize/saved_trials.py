@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,24 +55,25 @@ class SavedTrials:
                 return None
             with np.load(self._file(method).with_suffix(".npz")) as arrays:
                 kept = {name: arrays[name] for name in arrays.files}
-            value = values.pop("value")
+            value, count = values.pop("value"), values.pop("count")
             trial = Trial(**values | {"kept": tuple(values["kept"])})
         except (OSError, ValueError, KeyError, TypeError):
             return None
         there = self.reference.is_file() if choice is None else is_artifact(self.artifact(method))
         if not there and trial.status == "successful":
             return None
-        return trial if value is None else replace(trial, score=Score(value=value, arrays=kept))
+        return trial if value is None else replace(trial, score=Score(value=value, count=count, arrays=kept))
 
     def write(self, method: str, choice: Choice | None, trial: Trial, settings: str = "") -> None:
         """Save a trial that has a result; forget an earlier one if it has none."""
         if trial.unfinished or trial.status not in ("successful", "wrong result"):
             self._file(method).unlink(missing_ok=True)
             return
-        arrays: dict[str, Any] = {} if trial.score is None else dict(trial.score.arrays)
+        score = trial.score or Score(value=math.nan)
+        arrays: dict[str, Any] = dict(score.arrays)
         np.savez_compressed(self._file(method).with_suffix(".npz"), **arrays)
-        values = asdict(replace(trial, score=None)) | {"key": self._key(choice, settings)}
-        values["value"] = None if trial.score is None else trial.score.value
+        values = asdict(replace(trial, score=None)) | {"key": self._key(choice, settings), "count": score.count}
+        values["value"] = None if trial.score is None else score.value
         write_whole(self._file(method), json.dumps(values, indent=1) + "\n")
 
     def _file(self, method: str) -> Path:

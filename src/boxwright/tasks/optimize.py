@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,18 +46,11 @@ _PROBES = 4
 class ApScorer:
     """COCO AP on a labelled set; keeps how each detection was matched, so that draws of the images can be scored."""
 
+    name: ClassVar[str] = "AP"
+    direction: ClassVar[Direction] = "max"
+
     records: Records
     spec: Spec
-
-    @property
-    def name(self) -> str:
-        """What the score is called."""
-        return "AP"
-
-    @property
-    def direction(self) -> Direction:
-        """Whether more or less is better."""
-        return "max"
 
     def score(self, graph: Graph) -> Score:
         """Return the AP of a loaded detector."""
@@ -65,11 +58,8 @@ class ApScorer:
         evaluator, failures = collect(predictor, self.records, batch=_SCORE_BATCH)
         if not len(evaluator):
             raise DataError(f"None of the {len(self.records)} images could be read. First: {failures[0].error}")
-        return Score(value=float(evaluator.evaluate().AP), arrays=match_detections(evaluator))
-
-    def count(self, score: Score) -> int:
-        """Return how many images were scored."""
-        return int(score.arrays["images"])
+        matched = match_detections(evaluator)
+        return Score(value=float(evaluator.evaluate().AP), count=int(matched["images"]), arrays=matched)
 
     def resample(self, score: Score, weights: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the AP of other draws of the images."""

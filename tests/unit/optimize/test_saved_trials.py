@@ -18,7 +18,7 @@ CHOICE = Choice(runtime="eager")
 TRIAL = Trial(
     status="successful",
     note="3 of 9 layers kept in float",
-    score=Score(value=0.25, arrays={"samples": np.arange(4.0)}),
+    score=Score(value=0.25, count=4, arrays={"samples": np.arange(4.0)}),
     distance=0.001,
     size_bytes=77,
     recipe={"how": ["well"]},
@@ -40,6 +40,7 @@ def test_a_try_comes_back_as_it_was(saved: SavedTrials) -> None:
     assert again is not None
     assert again.score is not None
     np.testing.assert_array_equal(again.score.arrays["samples"], np.arange(4.0))
+    assert (again.score.value, again.score.count) == (0.25, 4)
     assert (again.status, again.note, again.kept, again.recipe) == ("successful", TRIAL.note, ("a", "b"), TRIAL.recipe)
 
 

@@ -20,14 +20,6 @@ from boxwright.optimize.search import run_search
 from boxwright.optimize.timing import Latency
 from boxwright.optimize.trial import Trial, TrialJob
 
-
-class OneNumber(LengthScorer):
-    """A metric that gives one number."""
-
-    def count(self, score: Score) -> int:
-        return 0
-
-
 Search = Callable[..., Report]
 
 
@@ -66,7 +58,7 @@ def search(tmp_path: Path, asked: list[str], monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr("boxwright.optimize.search.race", race)
         monkeypatch.setattr("boxwright.optimize.search.add_measurements", lambda *_: None)
         config = SearchConfig(includes=tuple(scores), **words)
-        return run_search(DoublingCase(OneNumber()), tmp_path, config)
+        return run_search(DoublingCase(LengthScorer()), tmp_path, config)
 
     return run
 
