@@ -1,7 +1,8 @@
-"""Write a model in another format, compared with the original before it is put in its place."""
+"""Write a model in another format and compare it with the original before it is put in place."""
 
 import argparse
 import json
+from dataclasses import fields
 from pathlib import Path
 
 from boxwright.cli.options import add_model_arguments, fraction, model_options, positive
@@ -17,22 +18,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format", choices=_FORMATS, default="onnx",
         help="onnx, tensorrt: one file; the others: a folder with the file and its description (default onnx)",
     )  # fmt: skip
-    parser.add_argument("--out", metavar="PATH", type=Path, help="where to; must not exist (default the model's name)")
+    parser.add_argument("--out", metavar="PATH", type=Path, help="must not exist (default: the model's name)")
     parser.add_argument("-b", "--batch", type=positive, help="a fixed batch size (default any)")
     parser.add_argument("--dynamic", action="store_true", help="any input size too, in multiples of 32 (onnx)")
     parser.add_argument("--decode", action="store_true", help="boxes in pixels and scores from 0 to 1, not raw outputs")
     parser.add_argument(
         "--precision", default="32", help="32 or int8; openvino, torchscript and others also bf16 or 16"
     )
-    parser.add_argument("--mode", choices=("qlinear", "integer"), help="int8 of onnx: static (default) or dynamic")
+    parser.add_argument(
+        "--mode", choices=("qlinear", "integer"), default="", help="int8 of onnx: static (default) or dynamic"
+    )
     parser.add_argument("--calibration", metavar="PATH", type=Path, help="images for int8: a folder or a labelled set")
     group = parser.add_argument_group("suppression inside the file (onnx)")
     group.add_argument(
         "--nms", action="store_true", help="end with non-maximum suppression: num, boxes, scores, classes"
     )
-    group.add_argument("--conf", type=fraction, help="least score (default 0.25)")
-    group.add_argument("--iou", type=fraction, help="overlap above which the lower box goes (default 0.45)")
-    group.add_argument("--max-boxes", metavar="N", type=positive, help="boxes given for an image (default 300)")
+    group.add_argument("--conf", type=fraction, help="minimum score (default 0.25)")
+    group.add_argument("--iou", type=fraction, help="IoU above which the lower-scored box is dropped (default 0.45)")
+    group.add_argument("--max-boxes", metavar="N", type=positive, help="maximum boxes per image (default 300)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -48,17 +51,9 @@ def run(args: argparse.Namespace) -> int:
     from boxwright.tasks.export import ExportConfig, export
     from boxwright.tasks.export_check import Suppression
 
-    config = ExportConfig(
-        format=args.format,
-        decode=args.decode,
-        suppression=Suppression(**given) if args.nms else None,
-        dynamic=args.dynamic,
-        batch=args.batch,
-        precision=Precision.parse(args.precision),
-        mode=args.mode or "",
-        calibration=args.calibration,
-        options=model_options(args),
-    )
+    settings = {f.name: getattr(args, f.name) for f in fields(ExportConfig) if f.name in args}
+    settings |= {"precision": Precision.parse(args.precision), "options": model_options(args)}
+    config = ExportConfig(**settings, suppression=Suppression(**given) if args.nms else None)
     written = export(args.model, args.out, config)
     print(json.dumps(written.to_dict()) if args.json else "\n".join(written.lines()))
     return 0

@@ -81,13 +81,7 @@ def measure_drop(
     Both are scored on the same random draws of the samples (with replacement). What both models find hard cancels out,
     so the interval of the difference is much narrower than that of either score.
 
-    Args:
-        scorer: measured both scores.
-        original: the score of the original.
-        candidate: the score of the converted model.
-        confidence: of each end of the interval.
-        draws: how many draws.
-        seed: of the draws; the same for all candidates.
+    `confidence` is that of each end of the interval.
     """
     sign = 1.0 if scorer.direction == "max" else -1.0
     point = sign * (original.value - candidate.value)

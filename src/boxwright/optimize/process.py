@@ -57,7 +57,6 @@ class Limits:
         time_s: seconds for each of its stages.
         stage_s: seconds for stages that have a limit of their own.
         memory_bytes: resident memory, including the processes it starts; None for most of what is free.
-        threads: computing threads.
         cores: logical cpus; empty for all that this process may use.
     """
 
@@ -69,14 +68,10 @@ class Limits:
 
 
 def share_cores(threads: int | None, name: str = "thread_num") -> tuple[int, tuple[int, ...]]:
-    """Return the threads and logical cpus of a child that computes with so many threads.
-
-    Args:
-        threads: computing threads; None for one per usable physical core, bound to no cpus.
-        name: what errors call the number.
+    """Return a child's number of threads and its logical cpus; by default one per usable physical core, and all cpus.
 
     Raises:
-        UsageError: this process may not use so many cpus.
+        UsageError: this process may not use so many cpus; `name` is what the message calls the number.
     """
     cpu = read_cpu()
     if threads is None:

@@ -23,10 +23,7 @@ class Row:
     """One method.
 
     Attributes:
-        method: its name.
-        status: how the trial ended.
         latency_ms: the median run; None if it was not timed.
-        p95_ms: the 95th percentile.
         accuracy: the score of the converted artifact; None if it was not measured.
         drop: how much of the original's score was lost; positive is worse.
         drop_low: the loss is above this, with the report's confidence; None without an interval.
@@ -34,7 +31,7 @@ class Row:
         peak_mb: peak memory of a process with this model alone, in MiB.
         size_mb: of the artifact's files, or of the original's parameters, in MiB.
         note: the reason for the status, or what was done.
-        runs: the number of timed runs.
+        runs: how many were timed.
         distance: how far its outputs are from the original's.
         kept: layers that were kept in float for accuracy.
         recipe: how it was converted, in the runtime's own words.
@@ -90,12 +87,8 @@ class Settings:
 
     Attributes:
         machine: processor, cores, system and Python.
-        threads: computing threads of each model.
         batch: rows of one timed request; None where the inputs have no common first axis.
         metric: the metric's name; "" without one.
-        direction: whether more or less of it is better.
-        max_drop: the budget; None without one.
-        confidence: of each end of the interval.
         versions: of the packages that were used.
         remarks: sentences for the reader, such as which images the quantisers were calibrated on.
     """
@@ -119,11 +112,7 @@ class Report:
     settings: Settings
 
     def row(self, method: str) -> Row:
-        """Return the row of a method.
-
-        Raises:
-            KeyError: it was not tried.
-        """
+        """Return the row of a method that was tried."""
         return {row.method: row for row in self.rows}[method]
 
     @property

@@ -31,12 +31,7 @@ def run_search(
 ) -> Report:
     """Try every method, time those that work, and return the report, which is also saved in the folder.
 
-    Args:
-        case: the model and its data.
-        folder: for artifacts, logs and the report; call `lock_folder` first.
-        config: what to try, and how.
-        progress: called after each step.
-        remarks: sentences for the report.
+    The caller holds the folder (`lock_folder`). `remarks` are sentences for the report.
 
     Raises:
         UsageError: the case can't be sent to another process, there is a budget but no metric, or the metric fails.

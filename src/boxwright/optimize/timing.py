@@ -29,14 +29,7 @@ Target = Callable[[Tuning], Graph]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """How long a model's runs took.
-
-    Attributes:
-        timing: the runs; None if there are none.
-        peak_bytes: the peak memory of its process.
-        stopped: whether timing stopped early because the model is slow.
-        failure: why there is no timing.
-    """
+    """How long a model's runs took, or why there is no timing; `stopped` if it was too slow to time to the end."""
 
     timing: Timing | None = None
     peak_bytes: int = 0

@@ -38,14 +38,11 @@ class Trial:
     """How a trial ended.
 
     Attributes:
-        status: in a word or two.
-        note: the reason, or how it was done.
-        score: the accuracy; None if it was not measured.
+        note: the reason for the status, or how it was done.
         distance: how far the outputs are from the original's (see `runtimes.parity`).
         size_bytes: of the artifact; for the original, of its parameters.
         recipe: how it was converted, in the runtime's own words.
         kept: layers that were kept in float for accuracy.
-        score_s: how long scoring took.
         stage: the stage that failed; "" if none did.
         unfinished: whether a step failed that the next search must repeat.
     """
@@ -72,7 +69,6 @@ class TrialJob:
         folder: where the artifact goes.
         choice: how to convert; None for the original itself.
         keep_float: layers that are not quantised or rounded.
-        threads: computing threads.
         cache: a folder for statistics that several conversions share.
     """
 

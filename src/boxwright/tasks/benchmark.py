@@ -32,10 +32,8 @@ class BenchmarkRow:
     Attributes:
         model: as the user named it.
         latency_ms: the median; None, like the other figures, if the model can't be run.
-        p95_ms: the 95th percentile.
         ratio: how many times faster it is than the first one that runs.
         peak_mb: the peak memory of its process; None if it had several.
-        runs: the number of timed runs.
         note: why there are no figures, or what else matters when they are compared.
         code: the exit code that it causes.
         arrangement: how it used the machine, if a hint chose that.
@@ -71,11 +69,8 @@ class Benchmark:
     """Models timed in turns, and the conditions.
 
     Attributes:
-        rows: one per model.
         batch: images in one request.
         threads: computing threads; None where a hint chose them for each model.
-        machine: the hardware.
-        hint: what the models were tuned for.
         requests: how many requests one timed run had; the figures are for one of them.
     """
 
