@@ -13,6 +13,7 @@ from torch import nn
 
 from boxwright.core.batches import BatchForm, take_inputs
 from boxwright.core.errors import CheckpointError, UsageError
+from boxwright.core.progress import progress_bar
 from boxwright.core.types import Precision
 from boxwright.optimize.accuracy import Direction
 from boxwright.optimize.candidates import ORIGINAL, find_method
@@ -20,7 +21,6 @@ from boxwright.optimize.config import SearchConfig
 from boxwright.optimize.metrics import MetricScorer
 from boxwright.optimize.model import LoadOptions, OptimizedModel, convert, remove_with, sample_call
 from boxwright.optimize.model_case import ModelCase, example_call, fitting_samples, hash_model
-from boxwright.optimize.progress import progress_bar
 from boxwright.optimize.report import Report
 from boxwright.optimize.saved_trials import lock_folder
 from boxwright.optimize.search import run_search

@@ -1,6 +1,7 @@
 """The whole search: every method tried in a child, layers put back into float where needed, then all timed together."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,6 @@ from boxwright.optimize.case import Case, open_case, write_case
 from boxwright.optimize.config import SearchConfig
 from boxwright.optimize.keep_float import RankJob, put_back
 from boxwright.optimize.process import ChildFailed, Limits, Nursery, open_nursery, share_cores
-from boxwright.optimize.progress import Progress
 from boxwright.optimize.report import Report, Row, Settings
 from boxwright.optimize.saved_trials import SavedTrials, used_versions
 from boxwright.optimize.timing import Latency, RaceRules, Target, race
@@ -24,6 +24,8 @@ from boxwright.runtimes.artifact import add_measurements, open_graph
 
 _log = get_logger(__name__)
 _SCORE_TIMES = 5.0  # scoring may take this many times as long as with the original
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much is done, and how much there is."""
 
 
 def run_search(

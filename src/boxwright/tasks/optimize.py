@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from boxwright.core.errors import BudgetError, DataError, UsageError
 from boxwright.core.log import get_logger
+from boxwright.core.progress import progress_bar
 from boxwright.core.signature import Array
 from boxwright.core.spec import Spec
 from boxwright.core.types import Precision
@@ -23,7 +24,6 @@ from boxwright.evaluation.resample import match_detections, resample_ap
 from boxwright.optimize.accuracy import Direction, Score
 from boxwright.optimize.candidates import METHODS, ORIGINAL
 from boxwright.optimize.config import SearchConfig
-from boxwright.optimize.progress import progress_bar
 from boxwright.optimize.report import Report
 from boxwright.optimize.saved_trials import lock_folder
 from boxwright.optimize.search import run_search
