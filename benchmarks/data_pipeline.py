@@ -1,12 +1,12 @@
 """Run `python benchmarks/data_pipeline.py [--data FOLDER] [--rounds 8] [--soak 20000]`.
 
-Milliseconds for one augmented sample on one thread, as ratios in one interleaved run: Boxwright against the published
-YOLOX pipeline, written plainly below (every image in full, a canvas of twice the size, float32 out). Two cases: mosaic
-and mixup at 640 as `yolox_s` is trained, and 416 as `yolox_nano` is. Each without a cache, with one in RAM, with one on
-disk. Then samples a second of the loader with 1 and 2 workers. `--soak` loads so many samples instead and prints the
-memory in use on the way: it must stay flat.
+Milliseconds for one augmented sample on one thread, as ratios from one interleaved run: Boxwright against the published
+YOLOX pipeline, written plainly below (every image in full, a canvas of twice the size, float32 out). Two cases:
+`yolox_s` at 640 with mosaic and mixup, and `yolox_nano` at 416. Each without a cache, with one in RAM, and with one on
+disk. Then samples per second of the loader with 1 and 2 workers. `--soak` loads that many samples instead and prints
+the memory in use, which must stay flat.
 
-Without `--data` (any set that Boxwright reads) 400 synthetic scenes of 480 x 640 are drawn first.
+Without `--data` (any set that Boxwright reads), 400 synthetic scenes of 480 x 640 are drawn first.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from boxwright.data.tile import FileTiles, tile_bytes
 
 PAD = 114
 CASES = (("yolox_s", (640, 640)), ("yolox_nano", (416, 416)))
-# So many entries that an image does not come again while the last few are still kept.
+# Enough entries that no image comes again while it is among the recent ones.
 LARGE = 3000
 PER_ROUND = 25
 
@@ -258,7 +258,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="a data set; synthetic scenes by default")
     parser.add_argument("--rounds", type=int, default=8, help=f"rounds of {PER_ROUND} samples for each variant")
-    parser.add_argument("--soak", type=int, metavar="SAMPLES", help="load so many samples and print the memory instead")
+    parser.add_argument(
+        "--soak", type=int, metavar="SAMPLES", help="load this many samples and print the memory instead"
+    )
     options = parser.parse_args()
     cpu = read_cpu()
     print(f"{cpu.model}, {cpu.usable_cores} cores, {platform.system()}")

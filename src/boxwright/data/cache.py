@@ -112,8 +112,13 @@ class TileCache:
                 "RAM cache: %d images need about %s, and %s may be used. It will hold about %d %% of them.",
                 *sizes, 100 * limit // need,
             )  # fmt: skip
-        # Anonymous memory, which the size of /dev/shm does not limit.
-        pixels = np.frombuffer(mmap.mmap(-1, max(int(room[:stored].sum()), 1)), np.uint8)
+        size = int(room[:stored].sum())
+        try:
+            # Anonymous memory, which the size of /dev/shm does not limit.
+            pixels = np.frombuffer(mmap.mmap(-1, max(size, 1)), np.uint8)
+        except OSError as error:  # where the system does not overcommit
+            _log.warning("No RAM cache: %s can't be reserved (%s).", _format_bytes(size), error.strerror)
+            return cls(files)
         shape = np.frombuffer(mmap.mmap(-1, max(images, 1) * 16), np.int32)[: images * 4].reshape(images, 4)
         start = ends - room
         room[stored:] = 0
@@ -186,7 +191,7 @@ def open_cache(
         limit_bytes: how much a RAM cache may take at most; see `TileCache.in_ram`.
 
     Raises:
-        UsageError: there is no such kind, or a folder is given for another kind than "disk".
+        UsageError: there is no such kind, or a folder is given for a kind other than "disk".
     """
     kinds = get_args(CacheKind)
     if kind not in kinds:

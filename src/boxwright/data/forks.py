@@ -151,7 +151,7 @@ class ForkedWorkers:
 
     def close(self) -> None:
         """See `SampleWorkers`."""
-        # A killed worker may have held the lock of the queue through which the others are told to end.
+        # A killed worker may have held the lock of the queue that would stop the others.
         self._over[0] = 1
         self._pool.shutdown(wait=True)
 

@@ -131,6 +131,12 @@ def test_the_line_about_memory_names_what_is_needed(records: Records, caplog: py
     assert "12 images need about 0.1 MB of 5.64 GB" in caplog.text
 
 
+def test_memory_that_can_not_be_reserved_means_no_cache(records: Records, caplog: pytest.LogCaptureFixture) -> None:
+    huge = FileTiles(records, (1 << 21, 1 << 21))  # beyond the address space
+    assert len(TileCache.in_ram(huge, free_bytes=lambda: 1 << 60)) == 0
+    assert "can't be reserved" in caplog.text
+
+
 def test_an_empty_set_has_an_empty_cache(records: Records) -> None:
     assert len(TileCache.in_ram(FileTiles(records.select([]), SIZE))) == 0
 

@@ -153,7 +153,7 @@ def test_a_second_loop_goes_on_with_the_next_epoch(training: DetectionDataset) -
 def test_a_loop_that_was_left_goes_on_where_it_was(training: DetectionDataset) -> None:
     expected = ids(take(training, 6))
     with Loader(training, batch_size=4, infinite=True) as loader:
-        # The fault of one ancestor: a fresh iterator for each step, which saw the first batch for ever.
+        # A fresh iterator for each step must not see the first batch for ever.
         found = [next(iter(loader)).image_ids.tolist() for _ in range(6)]
     assert found == expected
 

@@ -46,7 +46,7 @@ def take(dataset: DetectionDataset, batches: int, **options: Any) -> list[Batch]
 
 @pytest.fixture(name="children")
 def new_children() -> Callable[[], list[psutil.Process]]:
-    """Return what tells the children that have come since the test began."""
+    """Return a function that finds the children started since the test began."""
     before = set(psutil.Process().children())
 
     def find() -> list[psutil.Process]:
@@ -85,7 +85,7 @@ def test_batches_are_those_of_threads(
     assert len({batch.images.shape[1:] for batch in found}) > 1  # several sizes in the same memory
 
 
-def test_memory_is_used_again_only_when_nobody_has_it(records: Records) -> None:
+def test_memory_is_reused_only_when_the_caller_has_released_it(records: Records) -> None:
     dataset = DetectionDataset(records, SIZE, policy=FULL, seed=11)
     expected = [batch.images.copy() for batch in take(dataset, 14, batch_size=4, workers=1)]
     with Loader(dataset, batch_size=4, workers=2, worker_kind="processes", infinite=True) as loader:

@@ -30,7 +30,7 @@ def training(records: Records) -> DetectionDataset:
 
 
 class FaultyDataset(DetectionDataset):
-    """Fails at one image in a way that nobody foresaw."""
+    """Fails at one image with an unexpected error."""
 
     def sample(self, epoch: int, index: int, **options: Any) -> Sample:
         if index == 7:
@@ -114,7 +114,7 @@ def test_no_more_batches_are_under_way_than_allowed(records: Records) -> None:
             assert len(made) <= 2 * (taken + 3)
 
 
-def test_a_loader_that_nobody_closes_gives_opencv_its_threads_back(training: DetectionDataset) -> None:
+def test_a_loader_that_is_never_closed_gives_opencv_its_threads_back(training: DetectionDataset) -> None:
     before = cv2.getNumThreads()
     try:
         cv2.setNumThreads(3)

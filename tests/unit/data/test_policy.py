@@ -48,7 +48,7 @@ def test_the_last_phase_keeps_colours_flip_and_sizes_only() -> None:
     assert full.no_aug() == replace(full, mosaic_prob=0.0, mixup_prob=0.0)
 
 
-def test_a_misspelt_model_is_told_the_nearest_one() -> None:
+def test_a_misspelt_model_gets_the_nearest_name() -> None:
     with pytest.raises(UsageError, match="Did you mean 'yolox_nano'"):
         policy_for("yolox_nanno")
 
