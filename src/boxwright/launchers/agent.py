@@ -31,47 +31,27 @@ from boxwright.launchers.wire import Invitation, call, fetch_files
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """An agent's first message.
+    """An agent's first message."""
 
-    Attributes:
-        slot: its number among the engine's agents.
-        node: its machine, as the engine calls it.
-        address: where others reach this machine.
-        port: a free one, in case its worker is the first.
-    """
-
-    slot: int
-    node: str
-    address: str
-    port: int
+    slot: int  # its number among the engine's agents
+    node: str  # its machine, as the engine calls it
+    address: str  # where others reach this machine
+    port: int  # a free one, in case its worker is the first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The driver's answer: the worker to start.
-
-    Attributes:
-        spec: the worker.
-        attempt: how often the workers were started before.
-        master_addr: where the first worker listens.
-        master_port: the port it listens on.
-        job: the packed job.
-        cpus: how many logical cpus the engine grants each worker.
-        path: the driver's search path; entries that do not exist on this machine are left out.
-        argv: the driver's arguments.
-        cwd: the driver's folder, used if it exists.
-        has_files: whether the driver has files for the worker.
-    """
+    """The driver's answer: the worker to start."""
 
     spec: WorkerSpec
-    attempt: int
+    attempt: int  # how often the workers were started before
     master_addr: str
     master_port: int
     job: bytes
-    cpus: int
-    path: tuple[str, ...]
+    cpus: int  # how many logical cpus the engine grants each worker
+    path: tuple[str, ...]  # the driver's search path; entries that do not exist on this machine are left out
     argv: tuple[str, ...]
-    cwd: str
+    cwd: str  # the driver's folder, used if it exists
     has_files: bool
 
 

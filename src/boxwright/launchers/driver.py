@@ -25,12 +25,6 @@ _log = get_logger(__name__)
 def run_on_engine(job: bytes, workers: Sequence[WorkerSpec], engine: Engine, launcher: EngineLauncher) -> Any:
     """Run a packed job in a fresh process for each worker on the engine's machines; return the first one's result.
 
-    Args:
-        job: the job as `pack` gave it.
-        workers: all ranks of one world; the engine chooses their machines.
-        engine: starts the agents.
-        launcher: restarts, patience, how few workers are enough.
-
     Raises:
         UsageError: the engine has no room for the workers.
         WorkerFailed: a worker failed; all are stopped.

@@ -45,11 +45,7 @@ class Engine(Protocol):
     ) -> AbstractContextManager[Placement]:
         """Start `count` agents, or at least `least` where there is no room; leave none running afterwards.
 
-        Args:
-            invitation: what each agent gets.
-            count: how many are wanted.
-            least: how many are enough.
-            wait: sleeps for some seconds, and raises when the program is interrupted.
+        `wait` sleeps for some seconds, and raises when the program is interrupted.
 
         Raises:
             UsageError: there is no room for `least`.

@@ -30,14 +30,14 @@ def write_start(
     path: Sequence[str] | None = None,
     argv: Sequence[str] | None = None,
 ) -> None:
-    """Write what all workers of a launch read first: the job, the search path and the arguments.
+    """Write what all workers of a launch read first: the packed job, and how to prepare for it.
 
     Args:
         folder: the launch's folder.
         job: the packed job.
         main_module: how to import `__main__` before the job is unpacked; None to skip that.
-        path: where to look for modules; None for this interpreter's `sys.path`.
-        argv: the program's arguments; None for this one's `sys.argv`.
+        path: `sys.path` in the worker; None for this interpreter's.
+        argv: `sys.argv` in the worker; None for this interpreter's.
     """
     start = {
         "parent": os.getpid(),

@@ -88,13 +88,9 @@ class Worker(ABC):
 
 
 def supervise(workers: Sequence[Worker], interrupts: Interrupts, patience: Patience, *, settle_s: float = 1.0) -> Any:
-    """Wait for the workers to end, and return the first one's result.
+    """Wait for all workers of one attempt, and return the first one's result.
 
-    Args:
-        workers: all workers of one attempt.
-        interrupts: Ctrl-C and SIGTERM.
-        patience: how long workers may take to end when they are stopped.
-        settle_s: how long to wait for the cause of a communication error.
+    A communication error is a symptom: its cause may come up to `settle_s` later.
 
     Raises:
         WorkerFailed: a worker failed; the others were stopped.
@@ -139,7 +135,7 @@ def _watch(workers: Sequence[Worker], interrupts: Interrupts, settle_s: float) -
         kinds = {worker.failure_kind for worker in workers} - {None}
         if kinds - {"communication"}:
             return
-        if kinds:  # a communication error is a symptom: wait briefly for its cause
+        if kinds:
             settled_s = min(settled_s, time.monotonic() + settle_s)
 
 
