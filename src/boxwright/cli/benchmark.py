@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_hint_arguments(
         parser,
         "choose threads, streams and processes of artifacts and .onnx files for one request at a time, or for "
-        "many side by side (default: one request at a time, --threads)",
+        "many in parallel (default: one request at a time, --threads)",
     )
     parser.add_argument("--runs", metavar="N", type=positive, default=100, help="timed runs of each (default 100)")
     parser.add_argument("--timeout", metavar="S", type=positive, default=600, help="seconds to load one (default 600)")

@@ -31,7 +31,7 @@ class Score:
 
 
 class Scorer(Protocol):
-    """Scores a loaded model on data of its own."""
+    """Scores a loaded model on the data that it holds."""
 
     @property
     def name(self) -> str:

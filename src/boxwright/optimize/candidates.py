@@ -34,30 +34,24 @@ class Method:
         return Precision.FP32 if self.choice is None else self.choice.precision
 
 
-def _method(
-    runtime: str, precision: str, *, last: bool = False, mode: str = "", usual: bool = True, accelerator: str = ""
-) -> Method:
+def _method(runtime: str, precision: str, *, last: bool = False, mode: str = "", usual: bool = True) -> Method:
     choice = Choice(runtime=runtime, precision=Precision.parse(precision), channels_last=last, mode=mode)
-    return Method(choice=choice, accelerator=accelerator or runtime, usual=usual)
-
-
-def _torch(runtime: str, precision: str, *, last: bool = False, usual: bool = True) -> Method:
-    return _method(runtime, precision, last=last, usual=usual, accelerator="pytorch")
+    return Method(choice=choice, accelerator="pytorch" if runtime in ("eager", "int8") else runtime, usual=usual)
 
 
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
         ORIGINAL: Method(choice=None),
         # Plain PyTorch, with batch norms folded into the convolutions before them.
-        "fp32": _torch("eager", "fp32", usual=False),
-        "fp32_channels_last": _torch("eager", "fp32", last=True),
+        "fp32": _method("eager", "fp32", usual=False),
+        "fp32_channels_last": _method("eager", "fp32", last=True),
         "fp32_ipex": _method("ipex", "fp32"),
         "fp32_ipex_channels_last": _method("ipex", "fp32", last=True, usual=False),
-        "bf16": _torch("eager", "bf16"),
-        "bf16_channels_last": _torch("eager", "bf16", last=True),
+        "bf16": _method("eager", "bf16"),
+        "bf16_channels_last": _method("eager", "bf16", last=True),
         "bf16_ipex": _method("ipex", "bf16"),
         "bf16_ipex_channels_last": _method("ipex", "bf16", last=True, usual=False),
-        "int8": _torch("int8", "int8"),
+        "int8": _method("int8", "int8"),
         "static_int8_ipex": _method("ipex", "int8", usual=False),
         "jit_fp32": _method("jit", "fp32"),
         "jit_fp32_channels_last": _method("jit", "fp32", last=True),

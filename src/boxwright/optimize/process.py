@@ -71,7 +71,7 @@ def share_cores(threads: int | None, name: str = "thread_num") -> tuple[int, tup
     """Return a child's number of threads and its logical cpus; by default one per usable physical core, and all cpus.
 
     Raises:
-        UsageError: this process may not use so many cpus; `name` is what the message calls the number.
+        UsageError: this process may use fewer cpus; the message calls the number `name`.
     """
     cpu = read_cpu()
     if threads is None:
@@ -149,7 +149,10 @@ class Stopped(BaseException):
 
 
 class Child:
-    """One child process."""
+    """One child process.
+
+    `result`, `ask` and `listen` raise `ChildFailed` if the job raised, crashed, or exceeded a limit.
+    """
 
     def __init__(self, job: bytes, home: Path, limits: Limits, log: Path, interrupts: Interrupts) -> None:
         self._home, self._limits, self._interrupts = home, limits, interrupts
@@ -176,11 +179,7 @@ class Child:
             Path(f"/proc/{self._process.pid}/oom_score_adj").write_text("1000", encoding="ascii")
 
     def result(self) -> Any:
-        """Wait for the job to end and return its result.
-
-        Raises:
-            ChildFailed: it raised, crashed, or exceeded a limit.
-        """
+        """Wait for the job to end and return its result."""
         while self._turn() is None:
             pass
         self._check()
@@ -188,26 +187,18 @@ class Child:
         return read_result(self._process.outcome)
 
     def ask(self, question: Mapping[str, Any]) -> Any:
-        """Send a question to the job (see `Channel.answer`) and return its answer.
-
-        Raises:
-            ChildFailed: it raised, crashed, or exceeded a limit.
-        """
-        self.tell(question)
+        """Send a question to the job (see `Channel.answer`) and return its answer."""
+        self.send(question)
         return self.listen()
 
-    def tell(self, question: Mapping[str, Any]) -> None:
+    def send(self, question: Mapping[str, Any]) -> None:
         """Send a question to the job without waiting for an answer; resumes a paused child."""
         self.resume()
         self._stage_since_s = time.monotonic()
         os.write(self._ask, json.dumps(question).encode() + b"\n")
 
     def listen(self) -> Any:
-        """Wait for the job's next answer and return it.
-
-        Raises:
-            ChildFailed: it raised, crashed, or exceeded a limit.
-        """
+        """Wait for the job's next answer and return it."""
         while b"\n" not in self._received:
             if self._turn() is not None and b"\n" not in self._received:
                 self._check()
@@ -243,8 +234,15 @@ class Child:
 
     @property
     def resident_bytes(self) -> int:
-        """The memory in use by the process and all that it has started."""
-        return _resident_bytes(self._process.pid)
+        """The resident memory of the process and all that it has started."""
+        total, waiting = 0, [self._process.pid]
+        while waiting:
+            pid = waiting.pop()
+            with suppress(OSError, ValueError, IndexError):
+                pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+                total += pages * os.sysconf("SC_PAGE_SIZE")
+                waiting += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split())
+        return total
 
     def close(self) -> None:
         """Kill the process and all that it has started, and close its files; closing twice is allowed."""
@@ -270,7 +268,7 @@ class Child:
         limit_s = self._limits.stage_s.get(stage, self._limits.time_s)
         if now - self._stage_since_s > limit_s:
             self._over = f"it took more than {limit_s:g} s and was stopped"
-        elif (used := _resident_bytes(self._process.pid)) > self._memory_bytes:
+        elif (used := self.resident_bytes) > self._memory_bytes:
             self._over = (
                 f"it took {used / 2**20:.0f} MB of memory, more than the {self._memory_bytes / 2**20:.0f} MB allowed, "
                 "and was stopped"
@@ -293,20 +291,16 @@ class Child:
 
     def _check(self) -> None:
         """Raise unless the job returned."""
-        if self._over is not None:
-            self._write_reason(self._over)
-            raise ChildFailed(self._over, stage=self.stage)
-        outcome, status = self._process.outcome, self._process.status
-        if outcome is None:
-            self._write_reason(_describe(status))
-            raise ChildFailed(_describe(status), stage=self.stage)
-        if not outcome.ok:
-            self._write_reason(outcome.trace)
-            raise ChildFailed(outcome.sentence, stage=self.stage, cause=self._process.make_error().__cause__)
-
-    def _write_reason(self, text: str) -> None:
-        """Add the parent's reason to the log: a child that hangs or is killed writes none itself."""
-        self._write_log("reason", f"[{self.stage}] {text}\n".encode())
+        outcome, cause = self._process.outcome, None
+        if self._over is not None or outcome is None:
+            reason = trace = self._over or _describe(self._process.status)
+        elif outcome.ok:
+            return
+        else:
+            reason, trace, cause = outcome.sentence, outcome.trace, self._process.make_error().__cause__
+        # A child that hangs or is killed can't log the reason itself.
+        self._write_log("reason", f"[{self.stage}] {trace}\n".encode())
+        raise ChildFailed(reason, stage=self.stage, cause=cause)
 
     def _write_log(self, _: str, data: bytes) -> None:
         self._log.write(data)
@@ -352,18 +346,6 @@ def peak_bytes() -> int:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
     return 0
-
-
-def _resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process and of all that it has started."""
-    total, waiting = 0, [pid]
-    while waiting:
-        current = waiting.pop()
-        with suppress(OSError, ValueError, IndexError):
-            pages = int(Path(f"/proc/{current}/statm").read_text(encoding="ascii").split()[1])
-            total += pages * os.sysconf("SC_PAGE_SIZE")
-            waiting += map(int, Path(f"/proc/{current}/task/{current}/children").read_text(encoding="ascii").split())
-    return total
 
 
 def _describe(status: int | None) -> str:

@@ -193,7 +193,7 @@ def _take_turn(child: Child, sofar_ms: Sequence[float], rules: RaceRules) -> lis
 
 
 def _is_done(samples_ms: Sequence[float], turn: int, rules: RaceRules) -> bool:
-    return len(samples_ms) >= rules.runs or (turn >= _TRIAL_ROUNDS + 1 and sum(samples_ms) >= rules.time_s * 1000)
+    return len(samples_ms) >= rules.runs or (turn > _TRIAL_ROUNDS and sum(samples_ms) >= rules.time_s * 1000)
 
 
 def _is_hopeless(name: str, samples: Mapping[str, list[float]], rules: RaceRules) -> bool:
@@ -205,7 +205,7 @@ def _is_hopeless(name: str, samples: Mapping[str, list[float]], rules: RaceRules
 
 def _finish(child: Child, samples_ms: Sequence[float], *, stopped: bool = False) -> Latency:
     try:
-        child.tell({"do": "end"})
+        child.send({"do": "end"})
         peak: int = child.result()
     except ChildFailed as error:
         return Latency(failure=str(error))

@@ -50,7 +50,7 @@ class BenchmarkRow:
     arrangement: Arrangement | None = None
 
     def line(self, width: int) -> str:
-        """Return a line of the table, with the name in so many columns."""
+        """Return a line of the table, with the name padded to `width`."""
         if self.latency_ms is None or self.p95_ms is None or self.ratio is None:
             return f"{self.model:{width}}  {self.note}"
         peak = "-" if self.peak_mb is None else f"{self.peak_mb:.0f}"
@@ -106,11 +106,11 @@ class Benchmark:
     def explain(self) -> str:
         """Return what a hint chose for each model, and why."""
         said = [f"{r.model}\n{r.arrangement.explain()}" for r in self.rows if r.arrangement is not None]
-        return "\n".join(said) or "There is no artifact and no .onnx file that anything could be chosen for."
+        return "\n".join(said) or "A hint applies to artifacts and .onnx files; there are none."
 
 
 class _Many:
-    """Several equal requests as one, computed in parallel by so many threads, as `predict` does it."""
+    """Several equal requests as one, computed in parallel, as `predict` does it."""
 
     def __init__(self, graph: Graph, requests: int, side_by_side: int) -> None:
         self.signature = graph.signature
@@ -195,7 +195,7 @@ class _Known:
     Attributes:
         path: its file or folder.
         row: its row without figures; with an exit code if it can't be run.
-        signature: its inputs; None where only running it tells them.
+        signature: its inputs; None where they are known only when it runs.
         size_hw: the input size of a detector in an ONNX file.
     """
 

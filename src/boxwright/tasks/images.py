@@ -56,7 +56,7 @@ class ImageInputs(Sequence[tuple[Array, ...]]):
             paths: the files to choose from.
             spec: the input size and preprocessing of the network.
             batch: images in one request.
-            most: use at most so many images, spread evenly over the files.
+            most: maximum number of images, spread evenly over the files.
         """
         self.paths = tuple(paths[:: max(1, len(paths) // most)][:most])
         self._spec, self._batch = spec, batch

@@ -131,7 +131,7 @@ class OptimizeConfig(SearchConfig):
         calibration_images: how many of them.
         val: hold out this share of a set that has no parts, as training does; the rest calibrates.
         seed: of that split, the same as in training.
-        limit: score at most so many images.
+        limit: score only the first images, this many.
         quiet: show no progress bar.
     """
 

@@ -141,7 +141,7 @@ def test_questions_are_answered_one_by_one_also_after_a_pause(nursery: Nursery, 
         assert Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
         assert child.ask({"number": number}) == {"number": number}
     child.pause()
-    child.tell({"end": True})
+    child.send({"end": True})
     assert child.result() == "done"
 
 
