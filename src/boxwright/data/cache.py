@@ -3,6 +3,7 @@
 A cache never changes a sample: it returns the same pixels as the files, only sooner.
 """
 
+import logging
 import mmap
 from collections.abc import Callable
 from typing import Literal, TypeAlias, get_args
@@ -100,18 +101,12 @@ class TileCache:
         limit = allowed if limit_bytes is None else min(limit_bytes, allowed)
         room = tile_bytes(files.records, files.size_hw)
         ends = np.cumsum(room)
-        images, need = len(room), int(room.sum())
-        stored = int(np.searchsorted(ends, limit, side="right"))
-        sizes = images, _format_bytes(need), _format_bytes(limit)
-        if stored == images:
-            _log.info("RAM cache: %d images need about %s of %s.", *sizes)
-        elif not stored:
-            _log.warning("No RAM cache: %d images need about %s, and %s may be used.", *sizes)
-        else:
-            _log.warning(
-                "RAM cache: %d images need about %s, and %s may be used. It will hold about %d %% of them.",
-                *sizes, 100 * limit // need,
-            )  # fmt: skip
+        images, stored = len(room), int(np.searchsorted(ends, limit, side="right"))
+        _log.log(
+            logging.INFO if stored == images else logging.WARNING,
+            "RAM cache: %d images need about %s, and %s may be used. It holds up to %d of them.",
+            images, _format_bytes(int(room.sum())), _format_bytes(limit), stored,
+        )  # fmt: skip
         size = int(room[:stored].sum())
         try:
             # Anonymous memory, which the size of /dev/shm does not limit.

@@ -10,19 +10,8 @@ from numpy.typing import NDArray
 
 from boxwright.core.errors import DataError, UsageError
 from boxwright.core.log import get_logger
-from boxwright.data.augment import (
-    Image,
-    Rows,
-    Scratch,
-    clip_to,
-    draw_hsv_shift,
-    draw_mixup,
-    flip,
-    keep_visible,
-    mix,
-    shift_hsv,
-    to_targets,
-)
+from boxwright.data import augment
+from boxwright.data.augment import Image, Rows, Scratch
 from boxwright.data.cache import TileCache
 from boxwright.data.mosaic import CORNERS, draw_mosaic, place_rows, render_mosaic, warp_rows
 from boxwright.data.policy import AugmentPolicy
@@ -134,17 +123,19 @@ class DetectionDataset:
         rng = stream(self.seed, Purpose.SAMPLE, epoch, index)
         # Every choice is drawn, needed or not, so that later draws do not depend on it.
         u_mosaic, u_flip = rng.random(2).tolist()
-        shift = draw_hsv_shift(rng, self.policy)
+        shift = augment.draw_hsv_shift(rng, self.policy)
         joined = u_mosaic < self.policy.mosaic_prob
         if joined:
             inner, rows, width = out, self._mosaic(rng, epoch, index, out), float(out.shape[1])
         else:
             inner, rows, width = self._single(index, out)
         # Only where the image is: padding stays grey, and at the right.
-        shift_hsv(inner, shift, self._scratch)
+        augment.shift_hsv(inner, shift, self._scratch)
         if u_flip < self.policy.flip_prob:
-            flip(inner, rows, width)
-        return Sample(out, to_targets(rows if joined else keep_visible(rows, (out.shape[0], out.shape[1]))))
+            augment.flip(inner, rows, width)
+        return Sample(
+            out, augment.to_targets(rows if joined else augment.keep_visible(rows, (out.shape[0], out.shape[1])))
+        )
 
     def _single(self, index: int, out: Image) -> tuple[Image, Rows, float]:
         """Letterbox one image into `out` and return the part with the image, its boxes, and its exact width."""
@@ -158,7 +149,7 @@ class DetectionDataset:
     def _mosaic(self, rng: Generator, epoch: int, index: int, out: Image) -> Rows:
         """Write a mosaic of four images, perhaps blended with a fifth, to `out` and return its boxes."""
         mosaic = draw_mosaic(rng, self.policy, self.size_hw)
-        mixup = draw_mixup(rng, self.policy)
+        mixup = augment.draw_mixup(rng, self.policy)
         u_mixup, *others = rng.random(len(CORNERS)).tolist()
         indices = [index, *self._partners(epoch, index, others)]
         found = {corner: self._readable(indices[corner]) for corner in mosaic.visible_corners()}
@@ -167,7 +158,7 @@ class DetectionDataset:
         rows = warp_rows(mosaic, np.concatenate([self._rows[:0], *on_canvas]), (out.shape[0], out.shape[1]))
         if u_mixup < self.policy.mixup_prob and len(self._labelled):
             partner, tile = self._readable(self._labelled_partner(rng, epoch, index))
-            rows = np.concatenate((rows, mix(out, tile, self._rows_of(partner, tile), mixup, self._scratch)))
+            rows = np.concatenate((rows, augment.mix(out, tile, self._rows_of(partner, tile), mixup, self._scratch)))
         return rows
 
     def _partners(self, epoch: int, index: int, draws: Sequence[float]) -> list[int]:
@@ -204,7 +195,7 @@ class DetectionDataset:
     def _rows_of(self, index: int, tile: Tile) -> Rows:
         """Return a copy of the boxes of an image, cut to it."""
         rows = self._rows[self._offsets[index] : self._offsets[index + 1]].copy()
-        clip_to(rows[:, :4], tile.size_hw[::-1])
+        augment.clip_to(rows[:, :4], tile.size_hw[::-1])
         return rows
 
     def _readable(self, index: int) -> tuple[int, Tile]:

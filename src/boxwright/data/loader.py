@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Iterator
-from types import TracebackType
 from typing import get_args
 
 import numpy as np
@@ -139,9 +138,7 @@ class Loader:
     def __enter__(self) -> "Loader":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _next_batch(self) -> Batch:

@@ -88,7 +88,10 @@ def render_mosaic(mosaic: Mosaic, tiles: Mapping[int, Tile], out: Image, scratch
         scratch: work space.
     """
     height, width = out.shape[:2]
-    matrix = _to_pixels(mosaic, (height, width))
+    factor = np.array([width / mosaic.size_hw[1], height / mosaic.size_hw[0]])
+    matrix = mosaic.matrix * factor[:, None]
+    # At another size than the input's, pixel centres stay in place, as if the whole batch were resized.
+    matrix[:, 2] += (factor - 1) / 2
     view = _cut(_view(matrix, (height, width)), mosaic.canvas_rect)
     placed = []
     for corner, tile in tiles.items():
@@ -150,15 +153,6 @@ def _place(mosaic: Mosaic, corner: int, tile_hw: tuple[int, int]) -> Rect:
     height, width = tile_hw
     left, top = (x - width, x)[corner % 2], (y - height, y)[corner // 2]
     return left, top, left + width, top + height
-
-
-def _to_pixels(mosaic: Mosaic, out_hw: tuple[int, int]) -> NDArray[np.float64]:
-    """Return the map from pixels of the canvas to pixels of the output, as warpAffine counts them."""
-    factor = np.array([out_hw[1] / mosaic.size_hw[1], out_hw[0] / mosaic.size_hw[0]])
-    matrix: NDArray[np.float64] = mosaic.matrix * factor[:, None]
-    # At another size than the input's, pixel centres stay in place, as if the whole batch were resized.
-    matrix[:, 2] += (factor - 1) / 2
-    return matrix
 
 
 def _view(matrix: NDArray[np.float64], out_hw: tuple[int, int]) -> Rect:
