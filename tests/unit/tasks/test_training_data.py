@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from boxwright.data.records import Records
 from boxwright.data.split import split_records
 from boxwright.data.synthetic import generate_scenes
 from boxwright.tasks.train.config import TrainConfig
-from boxwright.tasks.train.data import leave_out_bad, read_sets
+from boxwright.tasks.train.data import leave_out_bad, read_sets, run_in_first
 
 
 @dataclass
@@ -63,7 +64,7 @@ def test_each_process_checks_its_share_and_all_leave_the_same_images_out(tmp_pat
         if kind == "all_gather":
             shares.append(value)
             raise InterruptedError  # its share is all that is wanted
-        return value
+        return True, None  # the first process has no earlier report
 
     with pytest.raises(InterruptedError):
         leave_out_bad(Process(1, 2, second), records, nothing, config)  # type: ignore[arg-type]
@@ -131,3 +132,17 @@ def test_what_is_wrong_with_the_labels_reaches_every_process(tmp_path: Path) -> 
         read_sets(Process(0, 2, lambda kind, value: sent.append(value) or value), config, tmp_path / "none")  # type: ignore[arg-type,func-returns-value]
     with pytest.raises(DataError, match="no data set at"):
         read_sets(Process(1, 2, lambda kind, value: sent[0]), config, tmp_path / "none")  # type: ignore[arg-type]
+
+
+def test_the_others_are_answered_while_the_first_process_works() -> None:
+    asked = Event()
+    answers: list[Any] = []
+
+    def exchange(kind: str, value: Any) -> Any:
+        answers.append(value)
+        asked.set()
+        return value
+
+    assert run_in_first(Process(0, 2, exchange), lambda: asked.wait(60), answer_every_s=0.01)  # type: ignore[arg-type]
+    assert answers[0] == (False, None)
+    assert answers[-1] == (True, True)

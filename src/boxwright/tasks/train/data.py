@@ -2,14 +2,17 @@
 
 import os
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import torch
 
 from boxwright.accel.nano import TorchNano
-from boxwright.core.errors import BoxwrightError, DataError, UsageError, shorten
+from boxwright.core.errors import DataError, UsageError, shorten
 from boxwright.core.log import get_logger
 from boxwright.core.memory import read_memory
 from boxwright.data.cache import CacheKind, open_cache
@@ -28,6 +31,7 @@ from boxwright.tasks.train.config import TrainConfig
 
 _log = get_logger(__name__)
 _CORES_FOR_PROCESSES = 4
+T = TypeVar("T")
 _EXCHANGE_EVERY = 4096  # images that each process checks between two exchanges
 _MOST_BOXES = 120  # of a mosaic, where every batch must have the same shape; the original keeps as many
 
@@ -43,17 +47,7 @@ def read_sets(nano: TorchNano, config: TrainConfig, data: Path) -> tuple[Records
     Raises:
         DataError: the set can't be read, or has no boxes to train on.
     """
-    parsed: tuple[Records, Records, Path] | BoxwrightError | None = None
-    if nano.is_global_zero:
-        try:
-            parsed = (*_parse_sets(config, data), data)
-        except BoxwrightError as error:
-            parsed = error
-    parsed = nano.broadcast(parsed)
-    if isinstance(parsed, BoxwrightError):
-        raise parsed
-    assert parsed is not None
-    train, held_out, origin = parsed
+    train, held_out, origin = run_in_first(nano, lambda: (*_parse_sets(config, data), data))
     return _relocate(train, origin, data), _relocate(held_out, origin, data)
 
 
@@ -94,20 +88,39 @@ def leave_out_bad(nano: TorchNano, records: Records, held_out: Records, config: 
         return records
     start = time.perf_counter()
     path = config.output_dir / "data_report.json"
-    report: CheckReport | None = nano.broadcast(_earlier_report(records, config) if nano.is_global_zero else None)
+    report = run_in_first(nano, lambda: _earlier_report(records, config))
     if report is None:
         facts = _check_files(nano, records)
+        other = held_out if len(held_out) else None
+        workers = torch.get_num_threads()
+        report = run_in_first(nano, lambda: make_report(records, facts, other=other, workers=workers))
         if nano.is_global_zero:
-            other = held_out if len(held_out) else None
-            report = make_report(records, facts, other=other, workers=torch.get_num_threads())
             report.save(path)
             _log.info("%s Checked in %.1f s.", report.summary(), time.perf_counter() - start)
-        report = nano.broadcast(report)
-        assert report is not None
     good = usable(records, report, threshold=config.max_error_rate, report_path=path)
     if report.bad_names and nano.is_global_zero:
         _log.warning("Left out: %s. See %s", shorten(report.bad_names, 10), path)
     return good
+
+
+def run_in_first(nano: TorchNano, work: Callable[[], T], *, answer_every_s: float = 60.0) -> T:
+    """Return the result of work that the first process does for all, or raise its error in all.
+
+    The others wait in collectives, which have a time limit. The work may take longer: the first process answers them
+    at this interval, which must be well below that limit.
+    """
+    if not nano.is_distributed:
+        return work()
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(work) if nano.is_global_zero else None
+        done, value = False, cast("Any", None)
+        while not done:
+            if future is not None and wait([future], timeout=answer_every_s).done:
+                done, value = True, future.exception() or future.result()
+            done, value = nano.broadcast((done, value))
+    if isinstance(value, BaseException):
+        raise value
+    return cast("T", value)
 
 
 def _check_files(nano: TorchNano, records: Records) -> list[FileFacts]:
