@@ -87,7 +87,7 @@ def list_inputs(place: str, *, part_rows: int, column: str | None = None) -> Inp
         raise DataError(f"{place!r} can't be listed: {error}") from error
     if kind == pafs.FileType.NotFound:
         raise DataError(f"There is nothing at {place!r}. Check the path.")
-    shown = [info for info in files if not _is_hidden(info.path[len(path) :])]
+    shown = [info for info in files if "/." not in (below := f"/{info.path[len(path) :]}") and "/_" not in below]
     images = [info for info in shown if _suffix(info.path) in IMAGE_SUFFIXES]
     tables = [info for info in shown if _suffix(info.path) == ".parquet"]
     if images and tables:
@@ -177,10 +177,6 @@ def _is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _is_hidden(relative: str) -> bool:
-    return any(word.startswith((".", "_")) for word in relative.split("/"))
-
-
 def _suffix(path: str) -> str:
     return "." + path.rpartition(".")[2].lower()
 
@@ -249,17 +245,14 @@ def _read_rows(place: ImagePlace, rows: RowRange) -> Iterator[tuple[str, bytes |
                     break
         reason = "the table has fewer rows than when it was listed"
     except (OSError, pa.ArrowException, KeyError) as error:
-        if isinstance(error, OSError) and not _is_damage(system, error):
+        # A damaged local file; if a store does not answer, pyarrow raises the same kind of error.
+        is_damaged = isinstance(system, pafs.LocalFileSystem) and getattr(error, "errno", None) is None
+        if isinstance(error, OSError) and not is_damaged:
             raise
         reason = str(error).partition("\n")[0]
     for number in range(at, rows.stop):
         name = f"{table}#{rows.first + number}"
         yield name, DataError(f"Cannot read image {name!r}: {reason}.")
-
-
-def _is_damage(system: Any, error: OSError) -> bool:
-    """Return whether the file is damaged; pyarrow raises the same kind of error if a store does not answer."""
-    return isinstance(system, pafs.LocalFileSystem) and error.errno is None
 
 
 def _row(place: ImagePlace, file: str, number: int, row: dict[str, Any]) -> tuple[str, bytes | DataError]:

@@ -89,10 +89,11 @@ def list_sources(sources: ImageSource | Sequence[ImageSource] | Iterator[ImageSo
     many = cast("Iterable[ImageSource]", sources if is_many else [sources])
     count = -1
     for count, source in enumerate(many):
+        label = _label(source, count)
         try:
-            yield from _list_one(source, count)
+            yield from _list_one(source, label)
         except DataError as error:
-            yield Failure(source=_label(source, count), error=error)
+            yield Failure(source=label, error=error)
     if count < 0:
         raise UsageError("No source was given. Name at least one image, folder, video or stream.")
 
@@ -121,28 +122,26 @@ def _label(source: ImageSource, position: int) -> str:
     return f"{'bytes' if isinstance(source, bytes) else 'array'} {position}"
 
 
-def _list_one(source: ImageSource, position: int) -> Iterator[Item]:
-    label = _label(source, position)
+def _list_one(source: ImageSource, label: str) -> Iterator[Item]:
     if isinstance(source, Item):
         yield source
     elif isinstance(source, bytes):
         yield EncodedImage(source=label, data=source)
     elif isinstance(source, int):
         yield from _read_video(source, label)
-    elif isinstance(source, (str, Path)):
-        yield from _list_text(str(source), label)
-    else:
+    elif not isinstance(source, (str, Path)):
         yield Frame(source=label, image=as_image(source))
-
-
-def _list_text(text: str, label: str) -> Iterator[Item]:
-    path = Path(os.path.expanduser(text))
-    if text == "-":
+    elif str(source) == "-":
         yield EncodedImage(source=label, data=sys.stdin.buffer.read())
-    elif text.isdecimal() and not os.path.exists(path):
+    else:
+        yield from _list_text(str(source), Path(os.path.expanduser(source)))
+
+
+def _list_text(text: str, path: Path) -> Iterator[Item]:
+    if text.isdecimal() and not os.path.exists(path):
         yield from _read_video(int(text), f"camera {text}")
     elif text.lower().startswith(_STREAMS):
-        yield from _read_video(text, label)
+        yield from _read_video(text, text)
     elif os.path.isdir(path):
         files = list_images(path) + [p for p in path.iterdir() if _is_video(p) and not p.name.startswith(".")]
         if not files:
