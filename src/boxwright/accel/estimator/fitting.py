@@ -1,8 +1,7 @@
 """Training, as it runs in every worker."""
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,11 +88,14 @@ class _Fitting:
 
     def fit(self) -> State:
         """Train to the last epoch, or until a callback asks to stop."""
-        with self._around_run():
+        self._call("before_run")
+        try:
             while self._state.epoch < self._job.epochs:
                 self._fit_epoch()
                 if self._anyone_stops():
                     break
+        finally:
+            self._call("after_run")
         return self._state
 
     def _find_begin(self) -> State:
@@ -234,14 +236,6 @@ class _Fitting:
     def _anyone_stops(self) -> bool:
         mine = torch.tensor([float(self._run.asked_to_stop)], device=self._nano.device)
         return bool(self._nano.all_reduce(mine, "sum") > 0)
-
-    @contextmanager
-    def _around_run(self) -> Iterator[None]:
-        self._call("before_run")
-        try:
-            yield
-        finally:
-            self._call("after_run")
 
     def _call(self, moment: str) -> None:
         for callback in self._job.callbacks:

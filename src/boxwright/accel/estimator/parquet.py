@@ -1,8 +1,8 @@
 """Parquet files as workers read them: which rows, row group by row group, columns turned into tensors."""
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,7 @@ class TableReader:
         self._groups = [(file, g) for file in self._files for g in range(file.num_row_groups)]
         self.group_sizes = [file.metadata.row_group(g).num_rows for file, g in self._groups]
         self._starts = np.cumsum([0, *self.group_sizes])
-        self._kept: OrderedDict[int, Any] = OrderedDict()
+        self._read_group = lru_cache(WINDOW + 1)(self._load_group)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -78,14 +78,9 @@ class TableReader:
         table = pa.concat_tables(parts).take(pa.array(back))
         return {name: to_tensor(name, table[name]) for name in self._columns}
 
-    def _read_group(self, group: int) -> Any:
-        if group not in self._kept:
-            file, number = self._groups[group]
-            self._kept[group] = file.read_row_group(number, columns=self._columns)
-            while len(self._kept) > WINDOW + 1:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(group)
-        return self._kept[group]
+    def _load_group(self, group: int) -> Any:
+        file, number = self._groups[group]
+        return file.read_row_group(number, columns=self._columns)
 
 
 def check_columns(columns: Sequence[str], known: Sequence[str]) -> None:
