@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from boxwright.data.check import RULES, CheckReport, Finding, check_records
-from boxwright.data.check.boxes import MOST_BOXES
+from boxwright.data.check.rules import MOST_BOXES
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from boxwright.core.cpu import read_cpu
-from boxwright.data.check.boxes import check_boxes, check_counts
-from boxwright.data.check.files import FileFacts, check_files, check_leaks, check_repeats
 from boxwright.data.check.report import RULES, CheckReport, Finding, usable
+from boxwright.data.check.rules import FileFacts, check_boxes, check_counts, check_files, check_leaks, check_repeats
 from boxwright.data.formats import Fault, Format, find_layout
 from boxwright.data.records import PathText, Records
 
