@@ -47,13 +47,6 @@ def cache_folder(name: str) -> Path:
     return (Path(root) if root else Path.home() / ".cache" / "boxwright") / name
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file that is either there as a whole or not at all."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_bytes(data)
-    os.replace(part, path)
-
-
 @contextmanager
 def _locked_folder(name: str) -> Iterator[Path]:
     """Yield a folder with a shared lock on it; the last to leave removes it.

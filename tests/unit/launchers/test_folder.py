@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from boxwright.launchers.folder import launch_folder, write_atomically
+from boxwright.launchers.folder import launch_folder
 
 
 @pytest.fixture(autouse=True)
@@ -73,12 +73,3 @@ def test_other_folders_are_left_alone(temp: Path):
 
     with launch_folder():
         assert other.exists()
-
-
-def test_a_file_is_replaced_as_a_whole(tmp_path: Path):
-    file = tmp_path / "value"
-    for data in (b"first", b"second"):
-        write_atomically(file, data)
-
-    assert file.read_bytes() == b"second"
-    assert list(tmp_path.iterdir()) == [file]
