@@ -82,11 +82,6 @@ class Stop:
 def serve(invitation: Invitation, slot: int, node: str) -> None:
     """Call the driver, start the worker that it names, and stay until the worker has ended or the driver is gone.
 
-    Args:
-        invitation: how to reach the driver.
-        slot: this agent's number.
-        node: the machine, as the engine calls it.
-
     Raises:
         WorkerError: the driver can't be reached.
     """

@@ -56,11 +56,7 @@ class WorkerSpec:
     """One worker, described before it starts.
 
     Attributes:
-        rank: this worker among all, from 0.
-        world_size: how many workers there are.
-        local_rank: this worker among those of its machine, from 0.
-        local_world_size: how many workers its machine has.
-        node_rank: its machine among all machines, from 0.
+        rank, world_size, local_rank, local_world_size, node_rank: its place, as in `World`.
         cores: the logical cpus it may run on; empty for all that the launching process may use.
         threads: how many computing threads it uses (OMP_NUM_THREADS).
         env: more environment variables, as pairs, set before the interpreter starts.

@@ -49,11 +49,7 @@ def check_files(files: Sequence[Path]) -> int:
 
 @contextmanager
 def receiving(key: str, bring: Bring) -> Iterator[Path]:
-    """Yield the folder with the launch's files. The first process of a machine brings them, the others wait.
-
-    Args:
-        key: the launch, as `shared_folder` takes it.
-        bring: puts the files into a folder.
+    """Yield the folder with a launch's files. The first process of a machine brings them, the others wait.
 
     Raises:
         OSError: they can't be brought, or there is no room for them.

@@ -90,7 +90,7 @@ def settle_here(spec: WorkerSpec, cpu: Cpu, cpus: int) -> WorkerSpec:
     Args:
         spec: the worker, with its local rank and size on this machine.
         cpu: this machine.
-        cpus: how many logical cpus the engine has granted each worker.
+        cpus: the logical cpus that the engine has granted each worker.
     """
     logical = len(cpu.allowed)
     left = logical - spec.local_world_size * cpus

@@ -52,9 +52,10 @@ def open_spark(
     chosen = {**(suggested or {}), **(settings or {})}
     master = master or chosen.get("spark.master", "local[*]")
     _check_master(master)
+    local = _LOOPBACK_ONLY if master.startswith("local") else {}
     had_gateway = SparkContext._gateway is not None
     try:
-        session = _start(master, _DEFAULTS | _loopback(master) | chosen | {"spark.master": master})
+        session = _start(master, _DEFAULTS | local | chosen | {"spark.master": master})
         try:
             yield session.sparkContext
         finally:
@@ -64,6 +65,8 @@ def open_spark(
             _end_gateway()
 
 
+# A local Spark stays on this machine, whatever its name resolves to.
+_LOOPBACK_ONLY = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
 _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -124,13 +127,6 @@ def _check_master(master: str) -> None:
     elif master.startswith("k8s://"):
         scheme, _, place = master.removeprefix("k8s://").rpartition("://")
         check_reachable("master", master, [place.partition("/")[0]], port=_PORTS[scheme or "https"])
-
-
-def _loopback(master: str) -> dict[str, str]:
-    """Return settings that keep a local Spark on this machine, whatever its name resolves to."""
-    if not master.startswith("local"):
-        return {}
-    return {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
 
 
 @contextmanager
