@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from boxwright.tasks.predict.predictor import Thresholds
 
 _log = get_logger(__name__)
+_ENGINE_OPTIONS = ("threads", "address", "master", "column", "part_rows")
 _SAVE = ["images"]  # this very list means that --save was not given
 
 
@@ -85,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.engine is not None:
         return _run_batch(args, thresholds)
-    for name in ("threads", "address", "master", "column", "part_rows"):
+    for name in _ENGINE_OPTIONS:
         if getattr(args, name) is not None:
             option = f"--{name.replace('_', '-')} {getattr(args, name)}"
             raise UsageError(f"{option} does nothing without --engine. Add --engine local, ray or spark.")
@@ -106,11 +107,7 @@ def _run_batch(args: argparse.Namespace, thresholds: "Thresholds") -> int:
         raise UsageError(f"--engine {args.engine} needs --out DIR: the same command resumes there.")
     if args.save is not _SAVE:
         raise UsageError(f"--save does not apply to --engine {args.engine}, which writes parquet files. Leave it out.")
-    given = {
-        name: value
-        for name in ("workers", "threads", "address", "master", "column", "part_rows")
-        if (value := getattr(args, name)) is not None
-    }
+    given = {name: value for name in ("workers", *_ENGINE_OPTIONS) if (value := getattr(args, name)) is not None}
     require("pyarrow", extra="batch", by=f"--engine {args.engine}")
     from boxwright.tasks.batch.config import BatchConfig
     from boxwright.tasks.batch.job import predict_in_batches

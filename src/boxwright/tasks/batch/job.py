@@ -22,12 +22,7 @@ class RunParts(Protocol):
     """What an engine offers: the function of this name in `local`, `ray_` and `spark_`."""
 
     def __call__(
-        self,
-        config: BatchConfig,
-        settings: WorkerSettings,
-        model: ModelFiles,
-        parts: list[Part],
-        report: Callable[[int], None],
+        self, settings: WorkerSettings, model: ModelFiles, parts: list[Part], report: Callable[[int], None]
     ) -> list[PartResult]:
         """Run the parts in any order and return their results; end early if one after the other fails.
 
@@ -69,28 +64,21 @@ def predict_in_batches(config: BatchConfig, progress: Callable[[int, int], None]
         "part_rows": config.part_rows,
         "column": inputs.place.column,
         "model": model.digest,
-        "thresholds": _plain(asdict(config.thresholds)),
-        "options": _plain(asdict(config.options)),
+        "thresholds": asdict(config.thresholds),
+        "options": asdict(config.options),
     }
     finished = manifest.begin(out, run)
     todo = [part for part in inputs.parts if part.number not in finished]
     total = len(inputs.parts)
     _log.info("%d images in %d parts, %d of them done: %s", inputs.count, total, total - len(todo), out)
-    settings = WorkerSettings(
-        images=inputs.place,
-        out=out,
-        batch=config.batch,
-        thresholds=config.thresholds,
-        options=config.options,
-        model=model.digest,
-    )
+    settings = WorkerSettings(config=config, images=inputs.place, out=out, model=model.digest)
 
     def report(done: int) -> None:
         _log.info("%d of %d parts", total - len(todo) + done, total)
         if progress is not None:
             progress(total - len(todo) + done, total)
 
-    results = run_parts(config, settings, model, todo, report) if todo else []
+    results = run_parts(settings, model, todo, report) if todo else []
     _check(results, out, {part.number for part in inputs.parts})
     return BatchResult(
         out=out,
@@ -102,10 +90,6 @@ def predict_in_batches(config: BatchConfig, progress: Callable[[int, int], None]
         loads=sum(one.loaded for one in results),
         busy_s=sum(one.busy_s for one in results),
     )
-
-
-def _plain(values: dict[str, object]) -> dict[str, object]:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def _check(results: list[PartResult], out: str, wanted: set[int]) -> None:

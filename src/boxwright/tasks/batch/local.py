@@ -9,20 +9,20 @@ from dataclasses import replace
 
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import WorkerError
-from boxwright.tasks.batch.config import BatchConfig
 from boxwright.tasks.batch.inputs import Part
 from boxwright.tasks.batch.model_files import ModelFiles
 from boxwright.tasks.batch.worker import PartResult, PartWorker, WorkerSettings, is_hopeless
 
 
 def run_parts(
-    config: BatchConfig, settings: WorkerSettings, model: ModelFiles, parts: list[Part], report: Callable[[int], None]
+    settings: WorkerSettings, model: ModelFiles, parts: list[Part], report: Callable[[int], None]
 ) -> list[PartResult]:
     """Return the result of each part; by default with one worker per core, or a single one for a PyTorch model.
 
     Raises:
         WorkerError: a process died.
     """
+    config = settings.config
     threads = config.threads or 1
     # PyTorch uses all cores by itself, and has no setting for that here.
     room = max(1, len(read_cpu().allowed) // threads) if model.takes_threads else 1

@@ -34,6 +34,7 @@ def begin(out: str, run: dict[str, Any]) -> set[int]:
         UsageError: the earlier run had other settings, or there are parts without a manifest.
     """
     system, folder = open_arrow(out)
+    text = json.dumps({"format": FORMAT, **run}, indent=1, ensure_ascii=False) + "\n"
     try:
         system.create_dir(folder, recursive=True)
         found = {info.path.rpartition("/")[2]: info.path for info in list_files(system, folder)}
@@ -47,10 +48,9 @@ def begin(out: str, run: dict[str, Any]) -> set[int]:
     if before is None:
         if parts:
             raise UsageError(f"{out!r} holds results of a run without {_FILE}. Choose another folder.")
-        text = json.dumps({"format": FORMAT, **run}, indent=1, ensure_ascii=False) + "\n"
         write_whole(out, _FILE, BytesIO(text.encode()))
     else:
-        _compare(out, before, {"format": FORMAT, **run})
+        _compare(out, before, json.loads(text))
     for name, path in found.items():  # left by killed workers
         if name.startswith(".part-") and name.endswith(TEMPORARY):
             system.delete_file(path)

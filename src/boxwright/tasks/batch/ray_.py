@@ -17,7 +17,6 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from boxwright.core import catalogue
 from boxwright.core.errors import UsageError, WorkerError
 from boxwright.core.log import get_logger
-from boxwright.tasks.batch.config import BatchConfig
 from boxwright.tasks.batch.inputs import Part
 from boxwright.tasks.batch.model_files import ModelFiles
 from boxwright.tasks.batch.worker import PartResult, PartWorker, WorkerSettings, is_hopeless
@@ -28,7 +27,7 @@ _TURN_S = 1.0
 
 
 def run_parts(
-    config: BatchConfig, settings: WorkerSettings, model: ModelFiles, parts: list[Part], report: Callable[[int], None]
+    settings: WorkerSettings, model: ModelFiles, parts: list[Part], report: Callable[[int], None]
 ) -> list[PartResult]:
     """Return the result of each part; by default with one worker per CPU of the cluster.
 
@@ -36,6 +35,7 @@ def run_parts(
         UsageError: no worker could be started.
         WorkerError: a part crashed its worker several times, or a worker raised an unexpected error.
     """
+    config = settings.config
     with catalogue.load("engine", "ray")(config.address):
         threads = config.threads or 1
         room = sum(int(node["Resources"].get("CPU", 0)) // threads for node in ray.nodes() if node["Alive"])

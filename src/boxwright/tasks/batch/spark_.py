@@ -28,7 +28,7 @@ _PICKLED = pa.schema([("result", pa.binary())])
 
 
 def run_parts(
-    config: BatchConfig, settings: WorkerSettings, model: ModelFiles, parts: list[Part], report: Callable[[int], None]
+    settings: WorkerSettings, model: ModelFiles, parts: list[Part], report: Callable[[int], None]
 ) -> list[PartResult]:
     """Return the result of each part; the session decides how many run at once.
 
@@ -36,6 +36,7 @@ def run_parts(
         UsageError: `workers` or `threads` don't fit the active session.
         WorkerError: Spark gave up the job.
     """
+    config = settings.config
     active = SparkContext._active_spark_context is not None
     if active and config.workers is not None:
         raise UsageError(

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 
 from boxwright.core.errors import BoxwrightError
 from boxwright.data import opencv_threads
+from boxwright.tasks.batch.config import BatchConfig
 from boxwright.tasks.batch.inputs import ImagePlace, Part, read_part
 from boxwright.tasks.batch.model_files import ModelFiles
 from boxwright.tasks.batch.places import write_whole
-from boxwright.tasks.models import ModelOptions
 from boxwright.tasks.predict.inputs import Failure
-from boxwright.tasks.predict.predictor import Prediction, Predictor, Thresholds
+from boxwright.tasks.predict.predictor import Prediction, Predictor
 
 _FAILURES = 8
 SCHEMA = pa.schema(
@@ -40,11 +40,9 @@ SCHEMA = pa.schema(
 class WorkerSettings:
     """What every worker needs besides the model's files; `model` is their digest."""
 
+    config: BatchConfig
     images: ImagePlace
     out: str
-    batch: int
-    thresholds: Thresholds
-    options: ModelOptions
     model: str
     threads: int | None = None
 
@@ -79,15 +77,16 @@ class PartWorker:
 
     def run(self, part: Part) -> PartResult:
         """Predict a part and write its file; errors are returned, not raised."""
-        settings, process = self._settings, f"{socket.gethostname()}:{os.getpid()}"
+        settings, config = self._settings, self._settings.config
+        process = f"{socket.gethostname()}:{os.getpid()}"
         loaded = self._predictor is None
         try:
             if self._predictor is None:
                 model = self._model if isinstance(self._model, ModelFiles) else self._model()
-                self._predictor = model.open(settings.options, settings.thresholds, settings.threads)
+                self._predictor = model.open(config.options, config.thresholds, settings.threads)
                 opencv_threads.hold()
             start_s = time.perf_counter()
-            table = to_table(self._predictor.stream(read_part(settings.images, part), batch=settings.batch))
+            table = to_table(self._predictor.stream(read_part(settings.images, part), batch=config.batch))
             file = BytesIO()
             pq.write_table(table, file)
             write_whole(settings.out, part.name, file)

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TextIO, get_args
+from typing import Any, ClassVar, TextIO
 
 import cv2
 import numpy as np
@@ -19,8 +19,7 @@ from boxwright.tasks.predict.inputs import Failure, Frame, is_utf8
 from boxwright.tasks.predict.predictor import Prediction
 from boxwright.vision.draw import draw_detections
 
-Format = Literal["images", "json", "csv", "coco", "yolo"]
-FORMATS: tuple[str, ...] = get_args(Format)
+FORMATS = ("images", "json", "csv", "coco", "yolo")
 
 
 def to_record(item: Prediction | Failure) -> dict[str, Any]:

@@ -209,12 +209,9 @@ def check_loggers(names: Sequence[str]) -> None:
 
 
 def make_callbacks(folder: Path, loggers: Sequence[str], *, resume_at: int | None) -> list[Callback]:
-    """Return the run folder's files and the named loggers; TensorBoard also without its name, if it is installed.
+    """Return the files of a run's folder and the named loggers; TensorBoard also unnamed, if it is installed.
 
-    Args:
-        folder: the run's folder.
-        loggers: names.
-        resume_at: the step that a resumed run continues from; None for a new run.
+    `resume_at` is the step that a resumed run continues from.
     """
     check_loggers(loggers)
     wanted = list(dict.fromkeys(loggers))
