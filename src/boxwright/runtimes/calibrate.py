@@ -47,10 +47,6 @@ def describe_int8(recipe: Mapping[str, Any]) -> str:
     """
     how = {**recipe, **recipe.get("quantisation", {})}
     usual, named = how.get("float") or ", ".join(how.get("ignored_types", ())), how.get("keep_float", ())
-    if isinstance(usual, Mapping):  # layers by the reason why they are left out
-        named = usual.get("asked for", ())
-        counts = {why: len(layers) for why, layers in usual.items() if layers and why != "asked for"}
-        usual = ", ".join(f"{count} {why}" for why, count in counts.items())
     in_float = ", ".join(filter(None, [usual, named and f"by name {', '.join(named)}"]))
     inputs = how.get("activations") or how.get("inputs")
     parts = [

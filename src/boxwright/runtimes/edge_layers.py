@@ -22,6 +22,8 @@ _MOVES = frozenset((
 # fmt: on
 """Operators that move values and leave them as they are."""
 
+_SCALES = frozenset(("add", "sub", "mul", "div"))
+
 
 class FloatLayer(nn.Module):
     """A layer that computes in float32, whatever comes in.
@@ -63,7 +65,7 @@ def find_last_layers(module: nn.Module, example: Sequence[Tensor]) -> list[str]:
 
 
 def find_first_layers(module: nn.Module, example: Sequence[Tensor]) -> list[str]:
-    """Return the names of the layers that read the model's inputs, at most moved about.
+    """Return the names of the layers that read the model's inputs, at most moved about or scaled by constants.
 
     Example:
         >>> net = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
@@ -71,8 +73,8 @@ def find_first_layers(module: nn.Module, example: Sequence[Tensor]) -> list[str]
         ['1']
     """
     names = _layers(module)
-    moves = _Moves()
-    example = [t.detach() for t in example]  # tensors of their own, so that they can be told apart
+    moves = _Moves(scaled=True)
+    example = [t.detach() for t in example]  # new tensors, so that each has its own id
     for tensor in example:
         moves.start("input", tensor)
     found: set[str] = set()
@@ -101,8 +103,9 @@ def _run(module: nn.Module, example: Sequence[Tensor], moves: "_Moves", hooks: S
 class _Moves(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's base has no types
     """Follows tensors through operators that move values."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, scaled: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._scaled = scaled  # whether arithmetic with constants counts as a move
         self._known: dict[int, tuple[Tensor, frozenset[str]]] = {}  # kept, so that no other tensor gets the id
 
     def start(self, name: str, tensor: Tensor) -> None:
@@ -116,7 +119,11 @@ class _Moves(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's base
     ) -> Any:
         given = [t for t in tree_leaves((args, kwargs or {})) if isinstance(t, Tensor)]
         result = func(*args, **(kwargs or {}))
-        moved = func.overloadpacket.__name__ in _MOVES
+        name = func.overloadpacket.__name__
+        moved = name in _MOVES or (
+            # What was computed here is known; parameters and buffers are not.
+            self._scaled and name in _SCALES and all(self.origins(t) for t in given if id(t) in self._known)
+        )
         origins = frozenset(name for t in given for name in self.origins(t)) if moved else frozenset[str]()
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from boxwright.core.errors import ConversionError
 from boxwright.core.spec import OutputForm
-from boxwright.runtimes.fold import fold_batch_norms
+from boxwright.runtimes.fold import fold_copy
 from boxwright.runtimes.source import Source
 
 OPSET = 18
@@ -80,8 +80,7 @@ def export_onnx(
 
 
 def _to_onnx(source: Source, example: tuple[Tensor, ...], axes: Any) -> onnx.ModelProto:
-    module = source.flat()
-    fold_batch_norms(module, source.example)  # the exporter would fold them too, after tracing twice as many operators
+    module = fold_copy(source)  # the exporter would fold too, after tracing twice as many operators
     noisy = [logging.getLogger(name) for name in ("torch.onnx", "torch.onnx._internal.exporter._registration")]
     levels = [logger.level for logger in noisy]
     try:

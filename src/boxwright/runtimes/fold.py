@@ -48,6 +48,13 @@ def fold_batch_norms(module: nn.Module, example: Sequence[Tensor]) -> list[str]:
     return [second for _, second in pairs]
 
 
+def fold_copy(source: Any) -> nn.Module:
+    """Return a flat copy of a `runtimes.source.Source`'s model with its batch norms folded."""
+    module: nn.Module = source.flat()
+    fold_batch_norms(module, source.example)
+    return module
+
+
 def find_pairs(
     module: nn.Module, example: Sequence[Tensor], fits: Callable[[nn.Module, nn.Module], bool]
 ) -> list[tuple[str, str]]:

@@ -1,16 +1,12 @@
-"""8-bit forms of an ONNX file: static with measured ranges, and dynamic with ranges taken at run time.
+"""8-bit forms of an ONNX file: static with measured ranges, and dynamic with ranges found at run time.
 
-What keeps the accuracy of YOLOX-nano, each found by measuring:
+The layers and their ranges are those of `quantized`. ONNX Runtime's 8-bit convolution has 8-bit outputs too, with one
+scale for all channels. What keeps the accuracy of YOLOX-nano there, each found by measuring:
 
-- Only convolutions and products with constant weights are quantised; SiLU stays in float.
-- Depthwise convolutions stay in float: they are few operations, and cost most of the accuracy.
-- So do the first layer, whose error goes through all others, and the layers whose outputs leave the network.
-- ONNX Runtime's 8-bit convolution has 8-bit outputs, one scale for all channels. The weights of each channel are
-  divided by a factor, which is multiplied back in float, so that each channel fills the 8 bits.
-- A value below -8 is nothing after SiLU, one below 0 nothing after ReLU: outputs that go there are cut off, which
-  leaves finer steps.
-- What rounded weights and inputs take from a channel's mean is given back in the bias. (Giving back what all layers
-  before it took as well, measured on the quantised network in groups of layers, made it far worse.)
+- The weights of each channel are divided by a factor, which is multiplied back in float, so that each channel fills
+  the 8 bits.
+- A value below -8 is nothing after SiLU, one below 0 nothing after ReLU: outputs are cut off there, which leaves finer
+  steps.
 """
 
 from collections.abc import Sequence
@@ -24,100 +20,118 @@ from onnx import TensorProto, helper
 
 from boxwright.core.cpu import read_cpu
 from boxwright.runtimes.calibrate import Calibration
-from boxwright.runtimes.onnx_layers import Layer, Rewriter, Weights, attribute, choose_layers, find_users, lowest_used
-from boxwright.runtimes.onnx_ranges import Grid, Statistics, channel_grids, measure
+from boxwright.runtimes.fold import fold_copy
+from boxwright.runtimes.onnx_layers import Layer, Rewriter, Weights, find_layers, lowest_used
+from boxwright.runtimes.quantized import FLOAT_LAYERS, Measured, choose_layers, measure_layers
+from boxwright.runtimes.source import PREFIX, Source
 
+Floats = NDArray[np.float64]
 _HEADROOM = 1.1
 """Outputs of other images go further than those of the calibration images."""
 
 
-def quantize_static(path: Path, target: Path, calibration: Calibration) -> dict[str, Any]:
+def quantize_static(path: Path, target: Path, source: Source, calibration: Calibration) -> dict[str, Any]:
     """Write the file with 8-bit layers and measured scales; return how it was done.
+
+    Args:
+        path: the ONNX file of the source.
+        target: the file to write.
+        source: the torch model.
+        calibration: samples, and what to leave in float.
 
     Raises:
         UsageError: a layer to keep in float does not exist.
+        ConversionError: there is no layer to quantise.
     """
-    model = onnx.load(path)
-    layers, kept = choose_layers(model, calibration.keep_float)
-    users = find_users(model.graph)
-    seen = measure(model, [n for layer in layers for n in (layer.node.input[0], layer.node.output[0])], calibration)
-    bits = _weight_bits()
+    model, bits = onnx.load(path), _weight_bits()
+    module = fold_copy(source)
+    measured = measure_layers(module, source, calibration, bits)
+    layers = {n: layer for n, layer in find_layers(model.graph).items() if PREFIX + layer.module in measured}
+    lowest = lowest_used(model.graph)
     out = Rewriter(model)
-    chosen = {layer.node.name: layer for layer in layers}
-    rounded: dict[str, str] = {}
+    rounded: dict[tuple[str, float, int], str] = {}
     for node in model.graph.node:
-        if node.name not in chosen:
+        if node.name not in layers:
             out.nodes.append(node)
             continue
-        name, grid = node.input[0], seen[node.input[0]].grid
-        if name not in rounded:
-            rounded[name] = out.round(name, f"{name}/rounded", grid.scale, grid.zero)
-        after = seen[node.output[0]] if node.op_type == "Conv" else None
-        lowest = lowest_used(node.output[0], users)
-        _write_static(out, chosen[node.name], rounded[name], grid, seen[name], after, lowest, bits)
+        layer = layers[node.name]
+        seen, name = measured[PREFIX + layer.module], node.input[0]
+        key = (name, seen.inputs.scale, seen.inputs.zero_point)
+        if key not in rounded:
+            rounded[key] = out.round(name, f"{name}/rounded_{len(rounded)}", *key[1:])
+        _write_static(out, layer, rounded[key], seen, lowest.get(node.output[0], -np.inf), bits)
     out.save(target)
-    return {
-        "mode": "static",
-        "quantized": [layer.module for layer in layers],
-        "weights": f"{bits} bits, a scale for each channel",
+    return _describe("static", layers.values(), bits, calibration) | {
         "inputs": "8 bits, least square error",
         "outputs": "8 bits, a scale for each channel, cut off where SiLU or ReLU begin",
-        "float": kept,
         "samples": len(calibration.samples),
     }
 
 
-def quantize_dynamic(path: Path, target: Path, calibration: Calibration | None) -> dict[str, Any]:
-    """Write the file with whole-number products whose input scale is found at every run; return how it was done.
+def quantize_dynamic(path: Path, target: Path, source: Source, calibration: Calibration | None) -> dict[str, Any]:
+    """Write the file with integer products whose input scale is found at every run; return how it was done.
 
     The scale is one for all rows of a batch, so an image's result depends a little on its neighbours. With calibration
-    inputs, rare extremes are cut off before, and the bias makes up for what rounded weights take.
+    inputs, rare extremes are cut off before, and the bias corrects the error of rounded weights.
+
+    Args:
+        path: the ONNX file of the source.
+        target: the file to write.
+        source: the torch model.
+        calibration: samples, and what to leave in float.
 
     Raises:
         UsageError: a layer to keep in float does not exist.
+        ConversionError: there is no layer to quantise.
     """
-    model = onnx.load(path)
-    layers, kept = choose_layers(model, calibration.keep_float if calibration else ())
-    seen = measure(model, [layer.node.input[0] for layer in layers], calibration) if calibration else {}
-    bits = _weight_bits()
+    model, bits = onnx.load(path), _weight_bits()
+    module = fold_copy(source)
+    measured: dict[str, Measured | None] = dict.fromkeys(choose_layers(module, source.example))
+    if calibration is not None:
+        measured = {**measure_layers(module, source, calibration, bits)}
+    layers = {n: layer for n, layer in find_layers(model.graph).items() if PREFIX + layer.module in measured}
     out = Rewriter(model)
-    chosen = {layer.node.name: layer for layer in layers}
-    rounded: dict[str, list[str]] = {}
+    rounded: dict[tuple[str, Any], list[str]] = {}
     for node in model.graph.node:
-        if node.name not in chosen:
+        if node.name not in layers:
             out.nodes.append(node)
             continue
-        name = node.input[0]
-        if name not in rounded:
-            rounded[name] = _round_at_run_time(out, name, seen.get(name))
-        _write_dynamic(out, chosen[node.name], rounded[name], seen.get(name), bits)
+        layer = layers[node.name]
+        seen, name = measured[PREFIX + layer.module], node.input[0]
+        key = (name, None if seen is None else seen.inputs)
+        if key not in rounded:
+            rounded[key] = _round_at_run_time(out, name, f"{name}/dynamic_{len(rounded)}", seen)
+        _write_dynamic(out, layer, rounded[key], seen, bits)
     out.save(target)
-    return {
-        "mode": "dynamic",
-        "quantized": [layer.module for layer in layers],
-        "weights": f"{bits} bits, a scale for each channel",
-        "inputs": "8 bits, measured at every run over the whole batch" + (", rare extremes cut off" if seen else ""),
-        "float": kept,
+    return _describe("dynamic", layers.values(), bits, calibration) | {
+        "inputs": "8 bits, measured at every run over the whole batch" + ", rare extremes cut off" * bool(calibration)
     }
 
 
-def _write_static(
-    out: Rewriter,
-    layer: Layer,
-    rounded: str,
-    grid: Grid,
-    before: Statistics,
-    after: Statistics | None,
-    lowest: float,
-    bits: int,
-) -> None:
-    """Write one layer between levels; `after` is given where the outputs become levels too."""
+def channel_grids(lows: Floats, highs: Floats) -> tuple[Floats, int]:
+    """Return a scale for each channel and the one zero they share, so that every channel's range is covered.
+
+    The scales are as fine as that allows, by their geometric mean.
+    """
+    lows, highs = np.minimum(lows, 0), np.maximum(highs, 0)
+    choices = range(1 if lows.min() < 0 else 0, 255 if highs.max() > 0 else 256)
+
+    def scales(zero: int) -> Floats:
+        return np.maximum(np.maximum(-lows / max(zero, 1), highs / max(255 - zero, 1)), 1e-6)
+
+    best = min(choices, key=lambda zero: float(np.log(scales(zero)).sum()))
+    return scales(best), best
+
+
+def _write_static(out: Rewriter, layer: Layer, rounded: str, seen: Measured, lowest: float, bits: int) -> None:
+    """Write one layer between 8-bit inputs and, for a convolution, 8-bit outputs."""
     node, name = layer.node, layer.node.name
     levels, scales = layer.rounded(bits)
-    bias = _corrected_bias(layer, levels, scales, before)
+    bias = _corrected_bias(layer, seen)
+    convolution = node.op_type == "Conv"
     factors, zero = np.ones(len(scales)), 0
-    if after is not None:
-        factors, zero = channel_grids(np.maximum(after.lows, lowest), after.highs * _HEADROOM)
+    if convolution:
+        factors, zero = channel_grids(np.maximum(seen.lows, lowest), np.array(seen.highs) * _HEADROOM)
         scales = (scales / factors).astype(np.float32)
     weight = [
         out.constant(f"{name}/weight", levels, np.int8),
@@ -126,7 +140,7 @@ def _write_static(
     ]
     inputs = [rounded, out.node("DequantizeLinear", weight, [f"{name}/weight_float"], axis=layer.axis)]
     if bias is not None:
-        bias_scale = (scales * np.float32(grid.scale)).astype(np.float32)
+        bias_scale = (scales * np.float32(seen.inputs.scale)).astype(np.float32)
         whole = np.clip(np.rint(bias / factors / bias_scale), -(2.0**31), 2.0**31 - 1)
         parts = [
             out.constant(f"{name}/bias", whole, np.int32),
@@ -135,7 +149,7 @@ def _write_static(
         ]
         inputs.append(out.node("DequantizeLinear", parts, [f"{name}/bias_float"], axis=0))
     output = node.output[0]
-    if after is None:
+    if not convolution:
         out.copy(node, inputs, output)
         return
     out.copy(node, inputs, f"{output}/exact")
@@ -144,27 +158,27 @@ def _write_static(
     out.node("Mul", [steps, out.constant(f"{output}/factors", factors.reshape(shape), np.float32)], [output])
 
 
-def _round_at_run_time(out: Rewriter, name: str, seen: Statistics | None) -> list[str]:
+def _round_at_run_time(out: Rewriter, name: str, target: str, seen: Measured | None) -> list[str]:
     """Return the names of a tensor's levels, scale and zero."""
-    rounded = [f"{name}/{part}" for part in ("levels", "scale", "zero")]
+    rounded = [f"{target}/{part}" for part in ("levels", "scale", "zero")]
     if seen is not None:
-        grid = seen.grid
+        scale, zero = seen.inputs.scale, seen.inputs.zero_point
         limits = [
-            out.constant(f"{name}/low", -grid.zero * grid.scale, np.float32),
-            out.constant(f"{name}/high", (255 - grid.zero) * grid.scale, np.float32),
+            out.constant(f"{target}/low", -zero * scale, np.float32),
+            out.constant(f"{target}/high", (255 - zero) * scale, np.float32),
         ]
-        name = out.node("Clip", [name, *limits], [f"{name}/cut"])
+        name = out.node("Clip", [name, *limits], [f"{target}/cut"])
     out.node("DynamicQuantizeLinear", [name], rounded)
     return rounded
 
 
-def _write_dynamic(out: Rewriter, layer: Layer, rounded: Sequence[str], before: Statistics | None, bits: int) -> None:
+def _write_dynamic(out: Rewriter, layer: Layer, rounded: Sequence[str], seen: Measured | None, bits: int) -> None:
     node, name = layer.node, layer.node.name
     levels, scales = layer.rounded(bits)
     convolution = node.op_type == "Conv"
-    bias = layer.bias if before is None else _corrected_bias(layer, levels, scales, before)
+    bias = layer.bias if seen is None else _corrected_bias(layer, seen)
     if layer.axis == 0 and not convolution:
-        levels = levels.T  # a product of plain matrices has no transposed form
+        levels = levels.T  # MatMulInteger has no transposed form
     values, input_scale, zero = rounded
     operands = [
         values,
@@ -186,24 +200,21 @@ def _write_dynamic(out: Rewriter, layer: Layer, rounded: Sequence[str], before: 
     out.node("Add", [product, out.constant(f"{name}/bias", bias.reshape(shape), np.float32)], [output])
 
 
-def _corrected_bias(
-    layer: Layer, levels: NDArray[np.int8], scales: Weights, before: Statistics
-) -> NDArray[np.float64] | Weights | None:
-    """Return the bias and what rounded weights and inputs take from a convolution's channel means."""
-    if layer.node.op_type != "Conv":
-        return layer.bias
-    group: int = attribute(layer.node, "group", 1)
-    rounded = (levels * layer.along(scales)).astype(np.float64)
-    means, shifted = before.means, before.means + before.shifts
-    lost = _through(layer.weight, means, group) - _through(rounded, shifted, group)
-    return np.asarray(lost if layer.bias is None else layer.bias + lost)
+def _corrected_bias(layer: Layer, seen: Measured) -> Floats | Weights | None:
+    """Return the bias less the mean error of each channel; a product without a bias has no place for it."""
+    if layer.bias is None and layer.node.op_type != "Conv":
+        return None
+    return np.asarray((0.0 if layer.bias is None else layer.bias) - np.asarray(seen.error))
 
 
-def _through(weight: NDArray[Any], means: NDArray[np.float64], group: int) -> NDArray[np.float64]:
-    """Return the channel means after a convolution, borders left aside."""
-    by_input = weight.sum(axis=tuple(range(2, weight.ndim)), dtype=np.float64)  # (O, I / group)
-    by_group = by_input.reshape(group, -1, by_input.shape[1])
-    return np.asarray(np.einsum("goi,gi->go", by_group, means.reshape(group, -1)).reshape(-1))
+def _describe(mode: str, layers: Any, bits: int, calibration: Calibration | None) -> dict[str, Any]:
+    return {
+        "mode": mode,
+        "quantized": list(dict.fromkeys(layer.module for layer in layers)),
+        "weights": f"{bits} bits, a scale for each channel",
+        "float": FLOAT_LAYERS,
+        "keep_float": [] if calibration is None else list(calibration.keep_float),
+    }
 
 
 def _weight_bits() -> int:

@@ -136,7 +136,7 @@ class OnnxRuntime:
                 fused, quantised = Path(scratch) / "fused.onnx", Path(scratch) / "quantised.onnx"
                 optimise_file(exported, fused, keep_activations=True)
                 quantize = catalogue.load("quantizer", f"onnx_{choice.mode}")
-                how = quantize(fused, quantised, calibration)
+                how = quantize(fused, quantised, source, calibration)
                 recipe |= {"quantized": how.pop("quantized"), "quantisation": how}
                 exported = quantised
             optimise_file(exported, folder / MODEL_FILE)

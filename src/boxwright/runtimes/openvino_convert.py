@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from boxwright.core.affinity import unbound
 from boxwright.core.errors import ConversionError
-from boxwright.runtimes.fold import fold_batch_norms
+from boxwright.runtimes.fold import fold_copy
 from boxwright.runtimes.parity import BOUNDS, distance
 from boxwright.runtimes.source import PREFIX, Source
 from boxwright.runtimes.telemetry import no_telemetry
@@ -58,10 +58,8 @@ def find_module(name: str) -> str:
 def _attempt(read: Callable[..., Any], source: Source, example: tuple[Tensor, ...]) -> tuple[Any, dict[str, Any]]:
     try:
         with quiet_tracing() as told:  # the readers warn of everything that they might have got wrong
-            module = source.flat()
             # OpenVINO folds too, but then the convolutions lose the names by which they can be kept in float.
-            fold_batch_norms(module, source.example)
-            model = read(module, example, source.signature.free_batch)
+            model = read(fold_copy(source), example, source.signature.free_batch)
         _name_ports(model, source)
         _verify(model, source, example)
     except Exception as error:  # the readers run the user's model, which may raise anything

@@ -16,7 +16,7 @@ from torch.nn.modules.conv import _ConvNd
 from boxwright.core.affinity import unbound
 from boxwright.core.errors import UsageError, suggest
 from boxwright.runtimes.edge_layers import find_last_layers
-from boxwright.runtimes.fold import fold_batch_norms
+from boxwright.runtimes.fold import fold_copy
 from boxwright.runtimes.openvino_convert import find_module
 from boxwright.runtimes.source import PREFIX, Source
 from boxwright.runtimes.telemetry import no_telemetry
@@ -50,8 +50,7 @@ def mix(path: Path, source: Source, keep_float: Sequence[str], *, check: bool, s
     Raises:
         UsageError: a module of `keep_float` is not there, or can't stay in float32 (`strict`).
     """
-    module: nn.Module = source.flat()
-    fold_batch_norms(module, source.example)
+    module = fold_copy(source)
     layers = _name_layers(module)
     asked = _find_asked(module, layers, keep_float)
     tree = ET.parse(path)

@@ -13,7 +13,7 @@ from typing import Any
 from boxwright.core.errors import ConversionError, UsageError, suggest
 from boxwright.core.files import whole_file
 from boxwright.runtimes.calibrate import Calibration
-from boxwright.runtimes.fold import fold_batch_norms
+from boxwright.runtimes.fold import fold_copy
 from boxwright.runtimes.openvino_convert import find_module
 from boxwright.runtimes.quantized import FLOAT_LAYERS, choose_layers
 from boxwright.runtimes.source import PREFIX, Source
@@ -119,8 +119,7 @@ def find_nodes(model: Any, source: Source, modules: Sequence[str]) -> list[str]:
 
 def _choose_nodes(model: Any, source: Source, keep_float: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the names of the heavy nodes that stay in float, and the modules of the others."""
-    module = source.flat()
-    fold_batch_norms(module, source.example)
+    module = fold_copy(source)
     chosen = choose_layers(module, source.example, keep_float)
     heavy = [node.get_friendly_name() for node in model.get_ordered_ops() if node.get_type_name() in _HEAVY]
     quantized = [name for name in dict.fromkeys(map(find_module, heavy)) if name in chosen]

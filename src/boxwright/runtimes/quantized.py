@@ -6,9 +6,8 @@ that TorchInductor knows how to make int8 kernels from, and that `onednn` reads;
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from boxwright.core.errors import ConversionError, UsageError, suggest
+from boxwright.core.files import write_whole
 from boxwright.core.signature import Array
 from boxwright.runtimes.base import Choice
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.edge_layers import find_first_layers, find_last_layers
 from boxwright.runtimes.fold import fold_batch_norms, set_module
 from boxwright.runtimes.program import settle
+from boxwright.runtimes.rounding import compare_outputs, run_samples, watching
 from boxwright.runtimes.source import PREFIX, Source
 
 _BINS = 2048
@@ -54,20 +55,37 @@ class Range:
         return min(max(round(-self.low / self.scale), 0), 255)
 
 
-def weight_scales(layer: nn.Conv2d | nn.Linear) -> Tensor:
-    """Return the distance between two of the 255 steps of each output channel's weights."""
-    return (layer.weight.detach().abs().flatten(1).amax(1) / 127).clamp_min(1e-9)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What calibration finds out about a layer.
+
+    Attributes:
+        inputs: the range of its inputs with the least square error.
+        error: the mean error of each output channel with rounded inputs and weights.
+        lows: the least value of each output channel.
+        highs: the greatest value of each output channel.
+    """
+
+    inputs: Range
+    error: list[float]
+    lows: list[float]
+    highs: list[float]
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Measured":
+        """Return what `asdict` described."""
+        return cls(**values | {"inputs": Range(**values["inputs"])})
 
 
 class QuantizedLayer(nn.Module):
     """A convolution or linear layer with int8 weights (one scale an output channel) and uint8 inputs (one scale)."""
 
-    def __init__(self, layer: nn.Module, limits: Range) -> None:
+    def __init__(self, layer: nn.Module, limits: Range, bits: int = 8) -> None:
         super().__init__()
         assert isinstance(layer, nn.Conv2d | nn.Linear)
-        weight = layer.weight.detach()
-        scales = weight_scales(layer)
-        rounded = (weight / scales.view(-1, *[1] * (weight.ndim - 1))).round().clamp(-127, 127)
+        weight, top = layer.weight.detach(), 2 ** (bits - 1) - 1
+        scales = (weight.abs().flatten(1).amax(1) / top).clamp_min(1e-9)
+        rounded = (weight / scales.view(-1, *[1] * (weight.ndim - 1))).round().clamp(-top, top)
         self.weight = nn.Buffer(rounded.to(torch.int8))
         self.scales = nn.Buffer(scales)
         self.zeros = nn.Buffer(torch.zeros(len(scales), dtype=torch.int64))
@@ -100,14 +118,14 @@ def quantize(source: Source, choice: Choice, calibration: Calibration) -> tuple[
     """
     module: nn.Module = source.flat()
     folded = fold_batch_norms(module, source.example)
-    statistics = measure_layers(module, source, calibration)
-    quantized = {name: QuantizedLayer(module.get_submodule(name), limits) for name, (limits, _) in statistics.items()}
-    for name, layer in quantized.items():
-        layer.bias.sub_(torch.tensor(statistics[name][1]))
+    measured = measure_layers(module, source, calibration)
+    for name, found in measured.items():
+        layer = QuantizedLayer(module.get_submodule(name), found.inputs)
+        layer.bias.sub_(torch.tensor(found.error))
         set_module(module, name, layer)
     recipe = {
         "folded": len(folded),
-        "quantized": [name.removeprefix(PREFIX) for name in quantized],
+        "quantized": [name.removeprefix(PREFIX) for name in measured],
         "keep_float": list(calibration.keep_float),
         "float": FLOAT_LAYERS,
         "activations": "uint8, one scale a tensor, range with the least square error",
@@ -117,19 +135,20 @@ def quantize(source: Source, choice: Choice, calibration: Calibration) -> tuple[
     return settle(module, choice), recipe
 
 
-def measure_layers(module: nn.Module, source: Source, calibration: Calibration) -> dict[str, tuple[Range, list[float]]]:
-    """Return the layers to quantise: the range of each one's inputs, and the mean error of each output channel.
+def measure_layers(module: nn.Module, source: Source, calibration: Calibration, bits: int = 8) -> dict[str, Measured]:
+    """Return the layers to quantise and what is measured of each.
 
     Args:
         module: the source's model, flat and folded.
         source: where it comes from.
         calibration: inputs, and what to keep in float.
+        bits: of the rounded weights.
 
     Raises:
         UsageError: the calibration names modules that are not there.
         ConversionError: there is no layer to quantise.
     """
-    found = _measure(module, choose_layers(module, source.example, calibration.keep_float), calibration)
+    found = _measure(module, choose_layers(module, source.example, calibration.keep_float), calibration, bits)
     if not found:
         raise ConversionError(_NO_LAYER)
     return found
@@ -197,7 +216,7 @@ def measure_ranges(
         before = found.get(name, Range(0.0, 0.0))
         found[name] = Range(min(before.low, low), max(before.high, high))
 
-    with _watching(layers, watch):
+    with watching(layers, watch):
         run_samples(module, samples)
     return found
 
@@ -212,7 +231,7 @@ def clip_ranges(
         found = torch.histc(x.float(), _BINS, ranges[name].low, max(ranges[name].high, ranges[name].low + 1e-9))
         counts[name] = counts.get(name, torch.zeros(())) + found
 
-    with _watching({name: layers[name] for name in ranges}, watch):
+    with watching({name: layers[name] for name in ranges}, watch):
         run_samples(module, samples)
     return {name: _clip(limits, counts[name]) for name, limits in ranges.items()}
 
@@ -229,77 +248,32 @@ def _clip(limits: Range, counts: Tensor) -> Range:
     return min((Range(best.low * share, best.high) for share in shares), key=error)
 
 
-def run_samples(module: nn.Module, samples: Sequence[Sequence[Array]]) -> None:
-    """Run a flat model on each sample."""
-    with torch.inference_mode():
-        for sample in samples:
-            module(*(torch.as_tensor(a) for a in sample))
-
-
 def _measure(
-    module: nn.Module, layers: Mapping[str, nn.Module], calibration: Calibration
-) -> dict[str, tuple[Range, list[float]]]:
-    """Return each layer's input range and the mean error of its outputs, from the cache where they are there."""
-    everything = find_layers(module)  # what is kept in float changes nothing for the others
-    file = _cache_file(module, calibration)
+    module: nn.Module, layers: Mapping[str, nn.Module], calibration: Calibration, bits: int
+) -> dict[str, Measured]:
+    """Return what is measured of each layer that runs, from the cache if it holds it."""
+    everything = find_layers(module)  # what is kept in float does not change the others
+    file = _cache_file(module, calibration, bits)
     if file is not None and file.is_file():
         stored = json.loads(file.read_text(encoding="utf-8"))
-        return {name: (Range(*stored[name][0]), stored[name][1]) for name in layers if name in stored}
+        return {name: Measured.from_dict(stored[name]) for name in layers if name in stored}
     widest = measure_ranges(module, everything, calibration.samples)
     ranges = clip_ranges(module, everything, widest, calibration.samples)
-    rounded = {name: QuantizedLayer(everything[name], limits) for name, limits in ranges.items()}
-    sums: dict[str, Tensor] = {}
-    counts: dict[str, int] = {}
-
-    def compare(name: str, x: Tensor) -> None:
-        error = rounded[name](x) - everything[name](x)
-        axes = (0, 2, 3) if isinstance(everything[name], nn.Conv2d) else tuple(range(error.ndim - 1))
-        sums[name] = sums.get(name, torch.zeros(())) + (error.mean(axes) if axes else error)
-        counts[name] = counts.get(name, 0) + 1
-
-    with _watching({name: everything[name] for name in ranges}, compare):
-        run_samples(module, calibration.samples)
-    found = {name: (ranges[name], (sums[name] / counts[name]).tolist()) for name in ranges}
+    rounded = {name: QuantizedLayer(everything[name], limits, bits) for name, limits in ranges.items()}
+    found = {
+        name: Measured(inputs=ranges[name], error=seen.error.tolist(), lows=seen.low.tolist(), highs=seen.high.tolist())
+        for name, seen in compare_outputs(module, everything, rounded, calibration.samples).items()
+    }
     if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        values = {name: ((limits.low, limits.high), shift) for name, (limits, shift) in found.items()}
-        temporary = file.with_suffix(".new")
-        temporary.write_text(json.dumps(values), encoding="utf-8")
-        temporary.replace(file)
+        write_whole(file, json.dumps({name: asdict(measured) for name, measured in found.items()}))
     return {name: found[name] for name in layers if name in found}
 
 
-def _cache_file(module: nn.Module, calibration: Calibration) -> Path | None:
+def _cache_file(module: nn.Module, calibration: Calibration, bits: int) -> Path | None:
     if calibration.cache is None:
         return None
     digest = hashlib.sha256(calibration.fingerprint().encode())
     for name, value in module.state_dict().items():
         digest.update(name.encode())
         digest.update(value.float().contiguous().numpy().tobytes())
-    return calibration.cache / f"torch2-{digest.hexdigest()[:16]}.json"
-
-
-@contextmanager
-def _watching(layers: Mapping[str, nn.Module], see: Callable[[str, Tensor], None]) -> Iterator[None]:
-    """Show the input of every call of the layers to a function, for the time of a block."""
-    busy = False
-
-    def hook(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        def before(_part: nn.Module, args: tuple[Any, ...]) -> None:
-            nonlocal busy
-            if busy:  # the function may call the layer itself
-                return
-            busy = True
-            try:
-                see(name, args[0])
-            finally:
-                busy = False
-
-        return before
-
-    hooks = [part.register_forward_pre_hook(hook(name)) for name, part in layers.items()]
-    try:
-        yield
-    finally:
-        for handle in hooks:
-            handle.remove()
+    return calibration.cache / f"layers-{bits}-{digest.hexdigest()[:16]}.json"

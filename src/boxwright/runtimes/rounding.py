@@ -1,7 +1,9 @@
-"""Biases that make up for weights rounded to a shorter format."""
+"""What rounding does to the outputs of layers, and biases that correct it."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,13 +12,22 @@ from torch import Tensor, nn
 _LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """A layer's outputs by channel: the mean error that rounding makes, the least and the greatest exact value."""
+
+    error: Tensor
+    low: Tensor
+    high: Tensor
+
+
 def correct_biases(
     module: nn.Module, example: Sequence[Tensor], dtype: torch.dtype, *, leave: Collection[str] = ()
 ) -> int:
     """Shift biases by the mean error that rounding the weights makes on an example; return how many were shifted.
 
-    The weights themselves are left as they are. Activations are mostly positive, so the rounding errors of a filter's
-    weights add up to a shift of its output, and the shifts of a hundred layers to lost accuracy.
+    The weights stay as they are. Activations are mostly positive, so the rounding errors of a filter's weights add up
+    to a shift of its output, and the shifts of a hundred layers to lost accuracy.
 
     Args:
         module: the model.
@@ -24,36 +35,76 @@ def correct_biases(
         dtype: what weights are rounded to.
         leave: names of layers whose weights are not.
     """
-    sums: dict[nn.Module, Tensor] = {}
-    counts: dict[nn.Module, int] = {}
+    layers = {name: part for name, part in module.named_modules() if type(part) in _LAYERS and name not in leave}
+    rounded = {name: deepcopy(layer) for name, layer in layers.items()}
+    for layer in rounded.values():
+        weight: Any = layer.weight
+        layer.weight = nn.Parameter(weight.detach().to(dtype).to(weight.dtype), requires_grad=False)
+    found = compare_outputs(module, layers, rounded, [example])
+    for name, outputs in found.items():
+        bias: Any = layers[name].bias
+        bias = -outputs.error if bias is None else bias.detach() - outputs.error
+        layers[name].bias = nn.Parameter(bias, requires_grad=False)
+    return len(found)
 
-    def compare(layer: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-        error = rounded[layer](*args) - output
-        axis = error.ndim - 1 if isinstance(layer, nn.Linear) else 1
-        others = [i for i in range(error.ndim) if i != axis]
-        sums[layer] = sums.get(layer, torch.zeros(())) + (error.mean(others) if others else error)
-        counts[layer] = counts.get(layer, 0) + 1
 
-    layers = [part for name, part in module.named_modules() if type(part) in _LAYERS and name not in leave]
-    rounded = {layer: _with_weight(layer, dtype) for layer in layers}
-    hooks = [layer.register_forward_hook(compare) for layer in layers]
+def compare_outputs(
+    module: nn.Module,
+    layers: Mapping[str, nn.Module],
+    rounded: Mapping[str, nn.Module],
+    samples: Iterable[Sequence[Any]],
+) -> dict[str, Outputs]:
+    """Run a flat model on samples, and return how each layer's outputs differ from those of its rounded form.
+
+    A layer that never runs is left out.
+    """
+    found: dict[str, Outputs] = {}
+    counts: dict[str, int] = {}
+
+    def compare(name: str, x: Tensor) -> None:
+        axis = -1 if isinstance(layers[name], nn.Linear) else 1
+        exact, other = (
+            t.movedim(axis, -1).reshape(-1, t.shape[axis]) for t in (layers[name](x), rounded[name](x))
+        )  # (N, C)
+        error, low, high = (other - exact).mean(0), exact.amin(0), exact.amax(0)
+        if name in found:
+            seen = found[name]
+            error, low, high = seen.error + error, seen.low.minimum(low), seen.high.maximum(high)
+        found[name], counts[name] = Outputs(error, low, high), counts.get(name, 0) + 1
+
+    with watching({name: layers[name] for name in rounded}, compare):
+        run_samples(module, samples)
+    return {name: Outputs(seen.error / counts[name], seen.low, seen.high) for name, seen in found.items()}
+
+
+def run_samples(module: nn.Module, samples: Iterable[Sequence[Any]]) -> None:
+    """Run a flat model on each sample."""
+    with torch.no_grad():
+        for sample in samples:
+            module(*(torch.as_tensor(a) for a in sample))
+
+
+@contextmanager
+def watching(layers: Mapping[str, nn.Module], see: Callable[[str, Tensor], None]) -> Iterator[None]:
+    """Call a function with the name and the input of every call of the layers, inside a block."""
+    busy = False
+
+    def hook(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        def before(_part: nn.Module, args: tuple[Any, ...]) -> None:
+            nonlocal busy
+            if busy:  # the function may call the layer itself
+                return
+            busy = True
+            try:
+                see(name, args[0])
+            finally:
+                busy = False
+
+        return before
+
+    hooks = [part.register_forward_pre_hook(hook(name)) for name, part in layers.items()]
     try:
-        with torch.no_grad():
-            module(*example)
+        yield
     finally:
-        for hook in hooks:
-            hook.remove()
-    for layer, total in sums.items():
-        assert isinstance(layer, _LAYERS)
-        shift = -total / counts[layer]
-        bias = shift if layer.bias is None else layer.bias.detach() + shift
-        layer.bias = nn.Parameter(bias, requires_grad=False)
-    return len(sums)
-
-
-def _with_weight(layer: nn.Module, dtype: torch.dtype) -> nn.Module:
-    assert isinstance(layer, _LAYERS)
-    rounded = deepcopy(layer)
-    weight = layer.weight.detach()
-    rounded.weight = nn.Parameter(weight.to(dtype).to(weight.dtype), requires_grad=False)
-    return rounded
+        for handle in hooks:
+            handle.remove()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from boxwright.core.signature import Array
 from boxwright.core.types import Precision
-from boxwright.runtimes.fold import fold_batch_norms
+from boxwright.runtimes.fold import fold_copy
 from boxwright.runtimes.parity import distance
 from boxwright.runtimes.quantized import QuantizedLayer, find_layers, measure_ranges
 from boxwright.runtimes.source import Source
@@ -30,8 +30,7 @@ def rank_layers(
         samples: flat inputs of one request each; two to four are enough to order the layers.
         precision: int8 or bf16.
     """
-    module: nn.Module = source.flat()
-    fold_batch_norms(module, source.example)
+    module = fold_copy(source)
     layers = find_layers(module, depthwise=True)  # other runtimes quantise those too
     rounded: dict[str, nn.Module]
     if precision is Precision.BF16:

@@ -1,6 +1,5 @@
 import shutil
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,7 @@ from boxwright.runtimes.artifact import open_graph, write_artifact
 from boxwright.runtimes.base import Choice
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.export import export_onnx
-from boxwright.runtimes.onnx_layers import choose_layers
-from boxwright.runtimes.onnx_quantize import quantize_dynamic, quantize_static
-from boxwright.runtimes.onnx_ranges import Grid, best_grid, channel_grids
+from boxwright.runtimes.onnx_quantize import channel_grids, quantize_dynamic, quantize_static
 from boxwright.runtimes.onnxruntime_ import OnnxGraph, optimise_file
 from boxwright.runtimes.parity import distance
 from boxwright.runtimes.source import Source
@@ -94,30 +91,16 @@ def _kinds(path: Path) -> Counter[str]:
     return Counter(node.op_type for node in onnx.load(path).graph.node)
 
 
-def test_the_sensitive_layers_are_left_out(fused: Path) -> None:
-    chosen, kept = choose_layers(onnx.load(fused), ())
-    assert [layer.module for layer in chosen] == ["point.conv", "conv.conv", "relu.0", "hidden"]
-    kept = {reason: sorted(names) for reason, names in kept.items()}
-    assert kept == {"asked for": [], "depthwise": ["depth.conv"], "first": ["stem.conv"], "last": ["out", "score"]}
-
-
-def test_a_first_layer_is_one_that_sees_the_inputs_themselves(tmp_path: Path) -> None:
-    model = nn.Sequential(Block(3, 8), Block(8, 8), nn.Conv2d(8, 2, 1)).eval()
-    export_onnx(Source.of(model, (torch.zeros(1, 3, 8, 8),)), tmp_path / "a.onnx")
-    chosen, kept = choose_layers(onnx.load(tmp_path / "a.onnx"), ())
-    assert [layer.module for layer in chosen] == ["1.conv"]
-    assert (kept["first"], kept["last"]) == (["0.conv"], ["2"])
-
-
 def test_static_layers_become_whole_number_operators_and_stay_near(
     fused: Path, source: Source, calibration: Calibration, tmp_path: Path
 ) -> None:
-    recipe = quantize_static(fused, tmp_path / "q.onnx", calibration)
+    recipe = quantize_static(fused, tmp_path / "q.onnx", source, calibration)
     optimise_file(tmp_path / "q.onnx", tmp_path / "o.onnx")
     kinds = _kinds(tmp_path / "o.onnx")
     assert kinds["QLinearConv"] == 3
     assert kinds["Conv"] == 3
-    assert (len(recipe["quantized"]), recipe["samples"]) == (4, 8)
+    assert recipe["quantized"] == ["point.conv", "conv.conv", "relu.0", "hidden"]
+    assert recipe["samples"] == 8
     assert 0 < _far(tmp_path / "o.onnx", source) < 0.05
     onnx.checker.check_model(onnx.load(tmp_path / "q.onnx"))
 
@@ -126,7 +109,7 @@ def test_standard_operators_alone_are_quantised_as_well(
     source: Source, calibration: Calibration, tmp_path: Path
 ) -> None:
     export_onnx(source, tmp_path / "a.onnx")
-    quantize_static(tmp_path / "a.onnx", tmp_path / "q.onnx", calibration)
+    quantize_static(tmp_path / "a.onnx", tmp_path / "q.onnx", source, calibration)
     assert {o.domain for o in onnx.load(tmp_path / "q.onnx").opset_import} == {""}
     assert 0 < _far(tmp_path / "q.onnx", source) < 0.05
 
@@ -135,7 +118,7 @@ def test_standard_operators_alone_are_quantised_as_well(
 def test_dynamic_layers_become_whole_number_operators_and_stay_near(
     fused: Path, source: Source, calibration: Calibration, tmp_path: Path, measured: bool
 ) -> None:
-    quantize_dynamic(fused, tmp_path / "q.onnx", calibration if measured else None)
+    quantize_dynamic(fused, tmp_path / "q.onnx", source, calibration if measured else None)
     kinds = _kinds(tmp_path / "q.onnx")
     assert (kinds["ConvInteger"], kinds["MatMulInteger"], kinds["Clip"]) == (3, 1, 4 if measured else 0)
     assert 0 < _far(tmp_path / "q.onnx", source) < 0.05
@@ -144,16 +127,19 @@ def test_dynamic_layers_become_whole_number_operators_and_stay_near(
 @pytest.mark.parametrize("quantize", [quantize_static, quantize_dynamic])
 @pytest.mark.parametrize("keep", [("conv",), ("conv.conv",)])
 def test_a_layer_is_kept_in_float_by_its_torch_name(
-    fused: Path, calibration: Calibration, tmp_path: Path, quantize: Any, keep: tuple[str, ...]
+    fused: Path, source: Source, calibration: Calibration, tmp_path: Path, quantize: Any, keep: tuple[str, ...]
 ) -> None:
-    recipe = quantize(fused, tmp_path / "q.onnx", replace(calibration, keep_float=keep))
-    assert (len(recipe["quantized"]), recipe["float"]["asked for"]) == (3, ["conv.conv"])
+    recipe = quantize(fused, tmp_path / "q.onnx", source, replace(calibration, keep_float=keep))
+    assert recipe["quantized"] == ["point.conv", "relu.0", "hidden"]
+    assert recipe["keep_float"] == list(keep)
     assert "conv.conv/Conv" in [n.name for n in onnx.load(tmp_path / "q.onnx").graph.node]
 
 
-def test_a_layer_that_is_not_there_can_not_be_kept(fused: Path, calibration: Calibration, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"'point.con', which is no layer.* Did you mean 'point.conv'"):
-        quantize_static(fused, tmp_path / "q.onnx", replace(calibration, keep_float=("point.con",)))
+def test_a_layer_that_is_not_there_can_not_be_kept(
+    fused: Path, source: Source, calibration: Calibration, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=r"'point.con'.* Did you mean 'point.conv'"):
+        quantize_static(fused, tmp_path / "q.onnx", source, replace(calibration, keep_float=("point.con",)))
 
 
 def test_every_channel_fills_the_eight_bits(
@@ -167,7 +153,7 @@ def test_every_channel_fills_the_eight_bits(
         last.weight /= sizes
     source = Source.of(nn.Sequential(Block(3, 8), middle, last).eval(), (torch.zeros(1, 3, 16, 16),))
     export_onnx(source, tmp_path / "a.onnx")
-    quantize_static(tmp_path / "a.onnx", tmp_path / "q.onnx", calibration)
+    quantize_static(tmp_path / "a.onnx", tmp_path / "q.onnx", source, calibration)
     apart = _far(tmp_path / "q.onnx", source)
 
     def one_for_all(lows: Any, highs: Any) -> tuple[Any, int]:
@@ -175,50 +161,21 @@ def test_every_channel_fills_the_eight_bits(
         return np.full_like(scales, scales.max()), zero
 
     monkeypatch.setattr(onnx_quantize, "channel_grids", one_for_all)
-    quantize_static(tmp_path / "a.onnx", tmp_path / "q.onnx", calibration)
+    quantize_static(tmp_path / "a.onnx", tmp_path / "q.onnx", source, calibration)
     assert apart < 0.5 * _far(tmp_path / "q.onnx", source)
 
 
 def test_weights_have_seven_bits_where_sums_would_overflow(
-    fused: Path, calibration: Calibration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fused: Path, source: Source, calibration: Calibration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for bits, isa in ((7, frozenset({"avx2"})), (8, frozenset({"avx2", "vnni"}))):
         cpu = replace(onnx_quantize.read_cpu(), isa=isa)
         monkeypatch.setattr(onnx_quantize, "read_cpu", lambda cpu=cpu: cpu)
-        recipe = quantize_static(fused, tmp_path / "q.onnx", calibration)
+        recipe = quantize_static(fused, tmp_path / "q.onnx", source, calibration)
         assert recipe["weights"].startswith(f"{bits} bits")
         weights = [t for t in onnx.load(tmp_path / "q.onnx").graph.initializer if t.name.endswith("/weight")]
         top = max(int(np.abs(onnx.numpy_helper.to_array(t).astype(int)).max()) for t in weights)
         assert top == 2 ** (bits - 1) - 1
-
-
-class Counted(Sequence[tuple[Any, ...]]):
-    """Samples that count how often one is read."""
-
-    def __init__(self, samples: list[tuple[Any, ...]]) -> None:
-        self.samples, self.reads = samples, 0
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: Any) -> Any:
-        sample = self.samples[index]
-        self.reads += 1
-        return sample
-
-
-def test_measured_ranges_are_kept_for_the_next_conversion(fused: Path, tmp_path: Path) -> None:
-    samples = Counted(_samples(4))
-    calibration = Calibration(samples=samples, cache=tmp_path / "cache")
-    quantize_static(fused, tmp_path / "a.onnx", calibration)
-    first, samples.reads = samples.reads, 0
-    quantize_static(fused, tmp_path / "b.onnx", replace(calibration, keep_float=("point",)))
-    assert (first, samples.reads) == (4 * 4, 4), "the second time they are read for the fingerprint alone"
-    assert len(list((tmp_path / "cache").iterdir())) == 1
-    quantize_static(fused, tmp_path / "c.onnx", calibration)
-    assert (tmp_path / "c.onnx").read_bytes() == (tmp_path / "a.onnx").read_bytes()
-    quantize_static(fused, tmp_path / "d.onnx", replace(calibration, samples=_samples(4, seed=3)))
-    assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
 @pytest.mark.parametrize("mode", ["qlinear", "integer"])
@@ -235,21 +192,6 @@ def test_an_artifact_holds_the_recipe_and_follows_the_batch(
     graph = open_graph(tmp_path / "b")
     images = np.concatenate([s[0] for s in _samples(3, seed=7)])
     assert distance(graph.run([images]), source.run([images])) < 0.05
-
-
-def test_a_rare_extreme_is_cut_off_and_a_common_one_is_not() -> None:
-    counts = np.zeros(1000)
-    counts[:100] = 1e6
-    counts[-1] = 1
-    assert 255 * best_grid(counts, 0, 100).scale < 50
-    counts[-1] = 1e6
-    assert best_grid(counts, 0, 100).scale == pytest.approx(100 / 255)
-
-
-def test_pixels_keep_their_own_steps() -> None:
-    counts = np.zeros(1024)
-    counts[np.round(np.arange(256) * 1023 / 255).astype(int)] = 10
-    assert best_grid(counts, 0, 255) == Grid(scale=1.0, zero=0)
 
 
 def test_channel_grids_cover_every_channel_with_one_zero() -> None:

@@ -18,7 +18,7 @@ from boxwright.runtimes.int8_torch import Int8Runtime
 from boxwright.runtimes.onednn import Int8Layer, lower_to_onednn
 from boxwright.runtimes.parity import distance
 from boxwright.runtimes.program import load_program
-from boxwright.runtimes.quantized import QuantizedLayer, Range, quantize
+from boxwright.runtimes.quantized import QuantizedLayer, Range, measure_layers, quantize
 from boxwright.runtimes.sensitivity import rank_layers
 from boxwright.runtimes.source import Source
 
@@ -137,8 +137,33 @@ def test_the_last_and_then_the_first_layer_keep_their_precision_if_there_are_oth
     assert recipe["quantized"] == ["2"]  # the only one
 
 
+def test_a_layer_that_reads_scaled_inputs_is_a_first_one() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mean = nn.Buffer(torch.ones(6))
+            self.first, self.second, self.last = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(self.second(self.first((x - self.mean) / 255).relu()).relu())
+
+    samples = [(np.ones((1, 6), np.float32),)]
+    _, recipe = quantize(Source.of(Scaled().eval(), (torch.ones(1, 6),)), INT8, Calibration(samples=samples))
+    assert recipe["quantized"] == ["second"]
+
+
+@pytest.mark.parametrize(("share", "cut"), [(1, True), (100_000, False)])
+def test_a_rare_extreme_is_cut_off_and_a_common_one_is_not(share: int, cut: bool) -> None:
+    x = np.concatenate([np.linspace(0, 10, 1_000_000, dtype=np.float32), np.full(share, 100, np.float32)])
+    net = nn.Sequential(nn.Linear(1, 1)).eval()
+    source = Source.of(net, (torch.ones(1, 1),))
+    module = source.flat()
+    (found,) = measure_layers(module, source, Calibration(samples=[(x[:, None],)])).values()
+    assert (found.inputs.high < 50) == cut
+
+
 def test_names_that_are_not_there_are_refused(source: Source) -> None:
-    with pytest.raises(UsageError, match=r"the module 'secnd', which the model does not have\. Did you mean 'second'"):
+    with pytest.raises(UsageError, match=r"'secnd'.*Did you mean 'second'"):
         quantize(source, INT8, Calibration(samples=_samples(1), keep_float=("secnd",)))
     with pytest.raises(UsageError, match="needs calibration inputs"):
         Int8Runtime().convert(source, INT8, Path(), None)
