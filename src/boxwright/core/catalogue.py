@@ -35,7 +35,7 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
         "eager": Entry("boxwright.runtimes.eager:EagerRuntime", ("torch", "safetensors"), "train"),
         "jit": Entry("boxwright.runtimes.torchscript:JitRuntime", ("torch",), "train"),
         "compile": Entry("boxwright.runtimes.compiled:CompiledRuntime", ("torch",), "train"),
-        "int8": Entry("boxwright.runtimes.int8_torch:Int8Runtime", ("torch",), "train"),
+        "int8": Entry("boxwright.runtimes.eager:Int8Runtime", ("torch",), "train"),
         "ipex": Entry("boxwright.runtimes.ipex_:IpexRuntime", ("torch", "intel_extension_for_pytorch"), "ipex"),
         "onnxruntime": Entry("boxwright.runtimes.onnxruntime_:OnnxRuntime", ("onnxruntime",), "onnx"),
         "openvino": Entry("boxwright.runtimes.openvino_:OpenvinoRuntime", ("openvino",), "openvino"),

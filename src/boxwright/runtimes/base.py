@@ -1,6 +1,6 @@
 """The seam of the runtimes: a model is converted to a folder, and a folder is loaded into a graph."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.core.errors import UsageError
 from boxwright.core.signature import Array, Signature
 from boxwright.core.spec import Spec
 from boxwright.core.types import Precision
@@ -126,6 +127,47 @@ class Runtime(Protocol):
             CheckpointError: the folder's files can't be loaded.
         """
         ...
+
+
+def check_offer(
+    choice: Choice,
+    calibration: Calibration | None,
+    *,
+    modes: Mapping[Precision, Sequence[str]],
+    channels_last: bool = True,
+) -> None:
+    """Reject a choice that a runtime does not offer.
+
+    Args:
+        choice: what is asked for.
+        calibration: the inputs that come with it.
+        modes: the modes of each precision that the runtime has.
+        channels_last: whether the layout can be chosen.
+
+    Raises:
+        UsageError: the precision, mode or layout is not offered, or there are no calibration inputs.
+    """
+    runtime = f"Runtime {choice.runtime!r}"
+    if choice.precision not in modes:
+        known = ", ".join(str(p) for p in modes)
+        raise UsageError(f"{runtime} has no precision {str(choice.precision)!r}. It offers: {known}.")
+    if choice.mode not in modes[choice.precision]:
+        known = ", ".join(repr(m) for m in modes[choice.precision])
+        raise UsageError(
+            f"{runtime} has no mode {choice.mode!r} for precision {str(choice.precision)!r}. It offers: {known}."
+        )
+    if choice.channels_last and not channels_last:
+        raise UsageError(
+            f"channels_last does not apply to {choice.runtime}, which chooses layouts itself. Leave it out."
+        )
+    if choice.precision is Precision.INT8 and choice.mode != "integer" and calibration is None:
+        raise UsageError("int8 needs calibration inputs. Give images of your own data (--calibration PATH).")
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text, or its type where it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__
 
 
 def one_by_one(graph: Graph, requests: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:

@@ -12,13 +12,13 @@ from torch._inductor.utils import fresh_cache
 from boxwright.core.errors import CheckpointError, ConversionError
 from boxwright.core.signature import Signature
 from boxwright.core.types import Precision
-from boxwright.runtimes.base import Choice, Tuning
+from boxwright.runtimes.base import Choice, Tuning, check_offer, first_line
 from boxwright.runtimes.calibrate import Calibration
-from boxwright.runtimes.program import ModuleGraph, check_offer, export_program, first_line, prepare
+from boxwright.runtimes.program import ModuleGraph, export_program, prepare
 from boxwright.runtimes.quantized import quantize
 from boxwright.runtimes.source import Source
 
-_PRECISIONS = (Precision.FP32, Precision.BF16, Precision.INT8)
+_MODES = {Precision.FP32: ("",), Precision.BF16: ("",), Precision.INT8: ("",)}
 _FILE = "model.pt2"
 _SETTINGS = {
     # Weights become constants, packed for the kernels; without it no int8 kernel is made.
@@ -39,23 +39,22 @@ class CompiledRuntime:
 
     def convert(self, source: Source, choice: Choice, folder: Path, calibration: Calibration | None) -> dict[str, Any]:
         """Write the compiled package."""
-        check_offer(choice, calibration, precisions=_PRECISIONS)
+        check_offer(choice, calibration, modes=_MODES)
         check_compiler()
         if choice.precision is Precision.INT8:
             assert calibration is not None
             module, recipe = quantize(source, choice, calibration)
         else:
-            kept = () if calibration is None else calibration.keep_float
-            module, recipe = prepare(source, choice, keep_float=kept)
+            module, recipe = prepare(source, choice, calibration=calibration)
         program, batch = export_program(source, module)
         try:
-            self._compile(program, folder)
+            compile_program(program, folder)
         except ConversionError:
             if batch is not None or not source.signature.free_batch:
                 raise
             # A free batch is more than some models can be compiled with.
             batch = source.example[0].shape[0]
-            self._compile(torch.export.export(module, source.example, strict=False), folder)
+            compile_program(torch.export.export(module, source.example, strict=False), folder)
         recipe["cpu"] = torch.backends.cpu.get_cpu_capability()
         return recipe if batch is None else recipe | {"batch": batch}
 
@@ -76,13 +75,19 @@ class CompiledRuntime:
             raise CheckpointError(f"{str(path)!r} can't be loaded: {first_line(error)}") from error
         return ModuleGraph(compiled, signature, tuning)
 
-    def _compile(self, program: torch.export.ExportedProgram, folder: Path) -> None:
-        try:
-            with warnings.catch_warnings(), fresh_cache(), torch.no_grad():
-                warnings.simplefilter("ignore")
-                aoti_compile_and_package(program, package_path=str(folder / _FILE), inductor_configs=_SETTINGS)
-        except Exception as error:  # the compiler has a hundred ways to fail
-            raise ConversionError(f"TorchInductor can't compile the model: {first_line(error)}") from error
+
+def compile_program(program: torch.export.ExportedProgram, folder: Path) -> None:
+    """Write the package of an exported program.
+
+    Raises:
+        ConversionError: the compiler fails.
+    """
+    try:
+        with warnings.catch_warnings(), fresh_cache(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            aoti_compile_and_package(program, package_path=str(folder / _FILE), inductor_configs=_SETTINGS)
+    except Exception as error:  # the compiler has a hundred ways to fail
+        raise ConversionError(f"TorchInductor can't compile the model: {first_line(error)}") from error
 
 
 def check_compiler() -> None:

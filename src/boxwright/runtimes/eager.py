@@ -9,15 +9,16 @@ from torch import Tensor, nn
 from boxwright.core.signature import Port, Signature
 from boxwright.core.spec import Spec
 from boxwright.core.types import Precision
-from boxwright.runtimes.base import Choice, Tuning
+from boxwright.runtimes.base import Choice, Tuning, check_offer
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.detector import DetectorSession
 from boxwright.runtimes.fused import fuse_program
-from boxwright.runtimes.program import ModuleGraph, check_offer, load_program, prepare, save_program
+from boxwright.runtimes.onednn import lower_to_onednn
+from boxwright.runtimes.program import ModuleGraph, load_program, prepare, save_program
+from boxwright.runtimes.quantized import quantize
 from boxwright.runtimes.source import Source
 
-_PRECISIONS = (Precision.FP32, Precision.BF16)
-_MODES = ("", "plain")
+_MODES = dict.fromkeys((Precision.FP32, Precision.BF16), ("", "plain"))
 
 
 def open_network(
@@ -57,9 +58,8 @@ class EagerRuntime:
 
     def convert(self, source: Source, choice: Choice, folder: Path, calibration: Calibration | None) -> dict[str, Any]:
         """Write the exported program."""
-        check_offer(choice, calibration, precisions=_PRECISIONS, modes=_MODES)
-        kept = () if calibration is None else calibration.keep_float
-        module, recipe = prepare(source, choice, plain=choice.mode == "plain", keep_float=kept)
+        check_offer(choice, calibration, modes=_MODES)
+        module, recipe = prepare(source, choice, plain=choice.mode == "plain", calibration=calibration)
         return recipe | save_program(source, module, folder)
 
     def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> ModuleGraph:
@@ -67,4 +67,23 @@ class EagerRuntime:
         module = load_program(folder, channels_last=choice.channels_last)
         if choice.mode != "plain":
             fuse_program(module)
+        return ModuleGraph(module, signature, tuning, keep_layout=choice.channels_last)
+
+
+class Int8Runtime:
+    """Static int8 on oneDNN's kernels, run one by one; loading packs the weights for this machine."""
+
+    name = "int8"
+
+    def convert(self, source: Source, choice: Choice, folder: Path, calibration: Calibration | None) -> dict[str, Any]:
+        """Write the quantised program."""
+        check_offer(choice, calibration, modes={Precision.INT8: ("",)})
+        assert calibration is not None
+        module, recipe = quantize(source, choice, calibration)
+        return recipe | save_program(source, module, folder)
+
+    def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> ModuleGraph:
+        """Return a graph over the program's operators."""
+        module = load_program(folder, channels_last=choice.channels_last)
+        lower_to_onednn(module)
         return ModuleGraph(module, signature, tuning, keep_layout=choice.channels_last)

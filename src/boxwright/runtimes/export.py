@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from boxwright.core.errors import ConversionError
 from boxwright.core.spec import OutputForm
+from boxwright.runtimes.base import first_line
 from boxwright.runtimes.fold import fold_copy
 from boxwright.runtimes.source import Source
 
@@ -99,8 +100,7 @@ def _to_onnx(source: Source, example: tuple[Tensor, ...], axes: Any) -> onnx.Mod
                 verbose=False,
             )
     except (torch.onnx.OnnxExporterError, RuntimeError) as error:
-        lines = str(error).strip().splitlines()
-        raise ConversionError(f"The model could not be exported to ONNX: {lines[0] if lines else error!r}") from error
+        raise ConversionError(f"The model could not be exported to ONNX: {first_line(error)}") from error
     finally:
         for logger, level in zip(noisy, levels, strict=True):
             logger.setLevel(level)

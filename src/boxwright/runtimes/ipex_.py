@@ -3,9 +3,7 @@
 On any other torch its import ends the interpreter, so the versions are read from the installed packages first.
 """
 
-import operator
 import warnings
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,17 +16,17 @@ from boxwright.core.errors import ConversionError, MissingDependencyError
 from boxwright.core.packages import installed_version
 from boxwright.core.signature import Signature
 from boxwright.core.types import Precision
-from boxwright.runtimes.base import Choice, Tuning
+from boxwright.runtimes.base import Choice, Tuning, check_offer, first_line
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.edge_layers import FloatLayer
 from boxwright.runtimes.fold import set_module
-from boxwright.runtimes.program import ModuleGraph, check_offer, first_line, load_program, prepare, save_program
+from boxwright.runtimes.fused import constant, conv_numbers
+from boxwright.runtimes.program import ModuleGraph, load_program, prepare, save_program
 from boxwright.runtimes.quantized import QuantizedLayer, quantize
 from boxwright.runtimes.source import Source
 from boxwright.runtimes.tracing import load_trace, save_trace
 
-_PRECISIONS = (Precision.FP32, Precision.BF16, Precision.INT8)
-_MODES = ("", "jit")
+_MODES = dict.fromkeys((Precision.FP32, Precision.BF16, Precision.INT8), ("", "jit"))
 _RELEASE = "2.8"
 _PACKAGES = ("torch", "intel-extension-for-pytorch")
 
@@ -43,7 +41,7 @@ class IpexRuntime:
 
     def convert(self, source: Source, choice: Choice, folder: Path, calibration: Calibration | None) -> dict[str, Any]:
         """Write the program, or the trace of the optimised model."""
-        check_offer(choice, calibration, precisions=_PRECISIONS, modes=_MODES)
+        check_offer(choice, calibration, modes=_MODES)
         ipex = load_extension()
         if choice.precision is Precision.INT8:
             assert calibration is not None
@@ -52,7 +50,7 @@ class IpexRuntime:
                 if isinstance(part, QuantizedLayer):
                     set_module(module, name, TraceableLayer(part))
             return recipe | save_trace(source, module, folder)
-        module, recipe = prepare(source, choice, keep_float=() if calibration is None else calibration.keep_float)
+        module, recipe = prepare(source, choice, calibration=calibration)
         if choice.mode == "jit":
             for part in module.modules():
                 if isinstance(part, FloatLayer):
@@ -130,8 +128,7 @@ def name_layers(program: torch.fx.GraphModule, dtype: torch.dtype) -> None:
         weight, bias = (_tensor(program, a) for a in (*node.args, None)[1:3])
         if weight is None or weight.dtype != dtype:  # computed, not a parameter; or kept in float32
             continue
-        layer = _linear(weight, bias) if weight.ndim == 2 else _conv(weight, bias, node.args[3:])
-        program.add_submodule(f"layer_{number}", layer)
+        program.add_submodule(f"layer_{number}", _make_layer(weight, bias, node))
         with graph.inserting_before(node):
             new = graph.call_module(f"layer_{number}", (node.args[0],))
         node.replace_all_uses_with(new)
@@ -156,29 +153,24 @@ def _dtype(choice: Choice) -> torch.dtype:
     return torch.bfloat16 if choice.precision is Precision.BF16 else torch.float32
 
 
-def _linear(weight: Tensor, bias: Tensor | None) -> nn.Module:
-    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=weight.dtype)
-    return _fill(layer, weight, bias)
-
-
-def _conv(weight: Tensor, bias: Tensor | None, rest: Sequence[Any]) -> nn.Module:
-    defaults: list[Any] = [[1, 1], [0, 0], [1, 1], 1]
-    stride, padding, dilation, groups = [*rest, *defaults[len(rest) :]]
-    layer = nn.Conv2d(
-        weight.shape[1] * groups,
-        weight.shape[0],
-        (weight.shape[2], weight.shape[3]),
-        stride=tuple(stride),
-        padding=tuple(padding),
-        dilation=tuple(dilation),
-        groups=groups,
-        bias=bias is not None,
-        dtype=weight.dtype,
-    )
-    return _fill(layer, weight, bias)
-
-
-def _fill(layer: nn.Linear | nn.Conv2d, weight: Tensor, bias: Tensor | None) -> nn.Module:
+def _make_layer(weight: Tensor, bias: Tensor | None, node: torch.fx.Node) -> nn.Module:
+    outputs, inputs, *size = weight.shape
+    layer: nn.Linear | nn.Conv2d
+    if not size:
+        layer = nn.Linear(inputs, outputs, bias=bias is not None, dtype=weight.dtype)
+    else:
+        stride, padding, dilation, groups = conv_numbers(node)
+        layer = nn.Conv2d(
+            inputs * groups,
+            outputs,
+            (size[0], size[1]),
+            stride=tuple(stride),
+            padding=tuple(padding),
+            dilation=tuple(dilation),
+            groups=groups,
+            bias=bias is not None,
+            dtype=weight.dtype,
+        )
     with torch.no_grad():
         layer.weight.copy_(weight)
         if bias is not None and layer.bias is not None:
@@ -187,7 +179,4 @@ def _fill(layer: nn.Linear | nn.Conv2d, weight: Tensor, bias: Tensor | None) -> 
 
 
 def _tensor(program: torch.fx.GraphModule, node: Any) -> Tensor | None:
-    if not isinstance(node, torch.fx.Node) or node.op != "get_attr":
-        return None
-    value: Tensor = operator.attrgetter(str(node.target))(program)
-    return value
+    return constant(program, node) if isinstance(node, torch.fx.Node) and node.op == "get_attr" else None

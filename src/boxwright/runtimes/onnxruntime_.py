@@ -18,17 +18,17 @@ from onnxruntime.capi import onnxruntime_pybind11_state as _state
 
 from boxwright.core import catalogue
 from boxwright.core.cpu import read_cpu
-from boxwright.core.errors import CheckpointError, ConversionError, UsageError
+from boxwright.core.errors import CheckpointError, ConversionError
 from boxwright.core.signature import Array, Port, Signature
 from boxwright.core.types import Precision
-from boxwright.runtimes.base import Choice, Tuning, one_by_one
+from boxwright.runtimes.base import Choice, Tuning, check_offer, first_line, one_by_one
 from boxwright.runtimes.calibrate import Calibration
 
 MODEL_FILE = "model.onnx"
 ENGINE_SUFFIX = ".trt.onnx"
 """How the name of a file with a TensorRT engine ends."""
 
-MODES = {Precision.FP32: ("",), Precision.INT8: ("qlinear", "integer")}
+_MODES = {Precision.FP32: ("",), Precision.INT8: ("qlinear", "integer")}
 
 _EXTENDED = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
 _ACTIVATION_FUSIONS = ["ConvActivationFusion", "ConvAddActivationFusion", "GemmActivationFusion"]
@@ -91,7 +91,7 @@ class OnnxGraph:
             return tuple(self._session.run(self._outputs, feeds))
         except _ERRORS as error:
             given = " and ".join(f"{a.dtype} of shape {a.shape!r}" for a in inputs)
-            raise CheckpointError(f"{str(self.path)!r} can't run {given}: {_reason(error)}") from error
+            raise CheckpointError(f"{str(self.path)!r} can't run {given}: {first_line(error)}") from error
 
     def run_all(self, requests: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:
         """Yield the outputs of many requests in their order, `Tuning.streams` of them computed side by side."""
@@ -127,7 +127,7 @@ class OnnxRuntime:
 
     def convert(self, source: Any, choice: Choice, folder: Path, calibration: Calibration | None) -> dict[str, Any]:
         """Write `model.onnx`, optimised at the extended level; return how it was made."""
-        _check(choice, calibration)
+        check_offer(choice, calibration, modes=_MODES, channels_last=False)
         with TemporaryDirectory(prefix="boxwright-onnx-") as scratch:
             exported = Path(scratch) / "exported.onnx"
             recipe: dict[str, Any] = catalogue.load("exporter", "onnx")(source, exported)
@@ -167,26 +167,7 @@ def optimise_file(path: Path, target: Path, *, keep_activations: bool = False) -
             str(path), options, providers=["CPUExecutionProvider"], disabled_optimizers=left_out
         )
     except _ERRORS as error:
-        raise ConversionError(f"ONNX Runtime can't run the exported model: {_reason(error)}") from error
-
-
-def _check(choice: Choice, calibration: Calibration | None) -> None:
-    if choice.precision not in MODES:
-        raise UsageError(
-            f"ONNX Runtime does not run precision {str(choice.precision)!r} on a CPU. "
-            f"Use {' or '.join(repr(str(p)) for p in MODES)}."
-        )
-    modes = MODES[choice.precision]
-    if choice.mode not in modes:
-        offer = " or ".join(repr(mode) for mode in modes)
-        raise UsageError(
-            f"mode={choice.mode!r} is no way to convert to precision {str(choice.precision)!r} for ONNX Runtime. "
-            f"Use {offer}."
-        )
-    if choice.channels_last:
-        raise UsageError("channels_last does not apply to ONNX Runtime, which chooses layouts itself. Leave it out.")
-    if choice.mode == "qlinear" and calibration is None:
-        raise UsageError("mode='qlinear' needs calibration inputs. Give images of your own data, or use 'integer'.")
+        raise ConversionError(f"ONNX Runtime can't run the exported model: {first_line(error)}") from error
 
 
 def _options(threads: int) -> Any:
@@ -208,7 +189,7 @@ def _open(path: Path, options: Any) -> Any:
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=providers)
     except _ERRORS as error:
-        raise CheckpointError(f"{str(path)!r} can't be loaded by ONNX Runtime: {_reason(error)}") from error
+        raise CheckpointError(f"{str(path)!r} can't be loaded by ONNX Runtime: {first_line(error)}") from error
 
 
 def _read_signature(session: Any) -> Signature:
@@ -229,8 +210,3 @@ def _read_signature(session: Any) -> Signature:
         call={"tuple": [{"tuple": [{"leaf": i} for i in range(len(inputs))]}, {"dict": {}}]},
         result={"dict": {port.name: {"leaf": i} for i, port in enumerate(outputs)}},
     )
-
-
-def _reason(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -16,7 +16,7 @@ from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.signal_stack import kept_signal_stack
 from boxwright.core.signature import Array, Signature
 from boxwright.core.types import Precision
-from boxwright.runtimes.base import Choice, Tuning
+from boxwright.runtimes.base import Choice, Tuning, check_offer
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.telemetry import no_telemetry
 
@@ -26,7 +26,13 @@ with no_telemetry():
 MODEL_FILE = "model.xml"
 _OWN_FORMS = 4
 _Shapes = tuple[tuple[int, ...], ...]
-_PRECISIONS = (Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8)
+_PLAIN = ("",)
+_MODES = {
+    Precision.FP32: _PLAIN,
+    Precision.FP16: _PLAIN,
+    Precision.BF16: _PLAIN,
+    Precision.INT8: ("", "bf16", "nncf"),  # bf16: layers that are not quantised; nncf: it chooses the layers
+}
 
 
 class OpenvinoRuntime:
@@ -46,9 +52,7 @@ class OpenvinoRuntime:
             ConversionError: OpenVINO can't read the model, or the model can't be quantised.
             UsageError: the choice is not offered, or int8 lacks calibration.
         """
-        _check(choice)
-        if choice.precision is Precision.INT8 and calibration is None:
-            raise UsageError("int8 needs calibration samples. Give images of your own data (--calibration PATH).")
+        check_offer(choice, calibration, modes=_MODES, channels_last=False)
         recipe: dict[str, Any]
         with kept_signal_stack():  # both compile, see _Form
             model, recipe = catalogue.load("exporter", "openvino")(source)
@@ -80,9 +84,8 @@ class OpenvinoRuntime:
 
         Raises:
             CheckpointError: the file can't be read or compiled.
-            UsageError: the choice or the tuning is not offered.
+            UsageError: the tuning is not offered.
         """
-        _check(choice)
         path = folder / MODEL_FILE
         if not path.is_file():
             raise CheckpointError(f"There is no {MODEL_FILE!r} in {str(folder)!r}. Copy the whole folder again.")
@@ -211,20 +214,6 @@ def _finish_first(busy: "deque[tuple[_Form, Any, list[Array]]]") -> tuple[Array,
     busy.popleft()
     form.give(request)
     return outputs
-
-
-def _check(choice: Choice) -> None:
-    if choice.precision not in _PRECISIONS:
-        raise UsageError(
-            f"OpenVINO does not run precision {str(choice.precision)!r}. Choose from: {', '.join(_PRECISIONS)}."
-        )
-    if choice.channels_last:
-        raise UsageError("channels_last does not apply to OpenVINO, which lays out memory itself. Leave it out.")
-    if choice.mode not in ("", "bf16", "nncf") or (choice.mode and choice.precision is not Precision.INT8):
-        raise UsageError(
-            f"OpenVINO has no mode {choice.mode!r} for precision {str(choice.precision)!r}. There are two for "
-            "precision 'int8': 'bf16' (what is not quantised runs in bfloat16) and 'nncf' (NNCF chooses the layers)."
-        )
 
 
 def _wanted_type(choice: Choice) -> str:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from boxwright.core.affinity import unbound
 from boxwright.core.errors import ConversionError
+from boxwright.runtimes.base import first_line
 from boxwright.runtimes.fold import fold_copy
 from boxwright.runtimes.parity import BOUNDS, distance
 from boxwright.runtimes.source import PREFIX, Source
@@ -63,7 +64,7 @@ def _attempt(read: Callable[..., Any], source: Source, example: tuple[Tensor, ..
         _name_ports(model, source)
         _verify(model, source, example)
     except Exception as error:  # the readers run the user's model, which may raise anything
-        raise ConversionError(_reason(error)) from error
+        raise ConversionError(first_line(error)) from error
     return model, told
 
 
@@ -107,8 +108,3 @@ def _verify(model: Any, source: Source, example: Sequence[Tensor]) -> None:
         found = distance([np.array(a) for a in compiled(inputs).values()], source.run(inputs))
         if not found <= max(BOUNDS.values()):  # coarse: rounding is judged elsewhere
             raise ConversionError(f"outputs for a batch of {len(inputs[0])} are {found:.3g} away from the model's")
-
-
-def _reason(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

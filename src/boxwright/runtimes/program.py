@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from boxwright.core.errors import CheckpointError, ConversionError, UsageError, suggest
 from boxwright.core.signature import Array, Signature
 from boxwright.core.types import Precision
-from boxwright.runtimes.base import Choice, Tuning, one_by_one
+from boxwright.runtimes.base import Choice, Tuning, first_line, one_by_one
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.edge_layers import FloatLayer, find_last_layers
 from boxwright.runtimes.fold import fold_batch_norms, set_module
@@ -46,37 +46,13 @@ class BorderModule(nn.Module):
         return tensor
 
 
-def check_offer(
-    choice: Choice,
-    calibration: Calibration | None,
-    *,
-    precisions: Sequence[Precision],
-    modes: Sequence[str] = ("",),
-) -> None:
-    """Refuse a choice that a runtime does not offer.
-
-    Raises:
-        UsageError: the precision or mode is not among those offered, or int8 comes without calibration inputs.
-    """
-    if choice.precision not in precisions:
-        known = ", ".join(str(p) for p in precisions)
-        raise UsageError(f"Runtime {choice.runtime!r} has no precision {str(choice.precision)!r}. It offers: {known}.")
-    if choice.mode not in modes:
-        known = ", ".join(repr(m) for m in modes)
-        raise UsageError(f"Runtime {choice.runtime!r} has no mode {choice.mode!r}. It offers: {known}.")
-    if choice.precision is Precision.INT8 and calibration is None:
-        raise UsageError(
-            "An int8 conversion needs calibration inputs. Give images of your own data (--calibration PATH)."
-        )
-
-
 def prepare(
     source: Source,
     choice: Choice,
     *,
     plain: bool = False,
     fuse: bool = False,
-    keep_float: Sequence[str] = (),
+    calibration: Calibration | None = None,
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Return a copy of the source's model in the choice's number format and layout, and what was done to it.
 
@@ -85,7 +61,7 @@ def prepare(
         choice: what to make of it.
         plain: change the number format and nothing else.
         fuse: put activations into the convolutions before them (`fused.FusedConv`), where this machine can.
-        keep_float: layers that stay in float32 beside the last ones when the others are in bf16.
+        calibration: in bf16, its `keep_float` stays in float32 beside the last layers.
 
     Raises:
         UsageError: `keep_float` names a module that is not there.
@@ -98,7 +74,7 @@ def prepare(
     if dtype is torch.bfloat16:
         kept = {}
         if not plain:
-            kept = _keep(module, source, keep_float)
+            kept = _keep(module, source, () if calibration is None else calibration.keep_float)
             recipe["float32"] = [name.removeprefix(PREFIX) for name in kept]
             recipe["biases_corrected"] = correct_biases(module, source.example, dtype, leave=kept)
         module.to(dtype)
@@ -258,12 +234,6 @@ class ModuleGraph:
 def open_original(source: Source) -> ModuleGraph:
     """Return the source's own model behind the graph seam, not converted."""
     return ModuleGraph(FlatModule(source.model, source.signature.call).eval(), source.signature, Tuning())
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's text, or its name where it has none."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 def _tensor(array: Array, keep_layout: bool) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 import onnxruntime
 
 from boxwright.core.errors import ConversionError, MissingDependencyError
+from boxwright.runtimes.base import first_line
 
 PROVIDER = "TensorrtExecutionProvider"
 
@@ -34,8 +35,7 @@ def build_engine(path: Path, target: Path, *, half: bool) -> dict[str, Any]:
     try:
         onnxruntime.InferenceSession(str(path), options, providers=[(PROVIDER, settings), "CUDAExecutionProvider"])
     except Exception as error:  # its errors share no base class
-        lines = str(error).strip().splitlines()
-        raise ConversionError(f"TensorRT can't build the engine: {lines[0] if lines else error!r}") from error
+        raise ConversionError(f"TensorRT can't build the engine: {first_line(error)}") from error
     if not target.is_file():
         raise ConversionError("TensorRT took no part of the model: no engine was written.")
     return {"engine": "TensorRT", "half": half, "onnxruntime": onnxruntime.__version__}

@@ -9,14 +9,13 @@ from torch import Tensor, nn
 
 from boxwright.core.signature import Signature
 from boxwright.core.types import Precision
-from boxwright.runtimes.base import Choice, Tuning
+from boxwright.runtimes.base import Choice, Tuning, check_offer
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.fold import set_module
 from boxwright.runtimes.fused import FusedConv
 from boxwright.runtimes.onednn import Int8Layer, lower_to_onednn
 from boxwright.runtimes.program import (
     ModuleGraph,
-    check_offer,
     lay_channels_last,
     load_program,
     prepare,
@@ -26,7 +25,7 @@ from boxwright.runtimes.quantized import quantize
 from boxwright.runtimes.source import Source
 from boxwright.runtimes.tracing import load_trace, save_trace, trace
 
-_PRECISIONS = (Precision.FP32, Precision.BF16, Precision.INT8)
+_MODES = {Precision.FP32: ("",), Precision.BF16: ("",), Precision.INT8: ("",)}
 
 
 class JitRuntime:
@@ -39,13 +38,12 @@ class JitRuntime:
 
     def convert(self, source: Source, choice: Choice, folder: Path, calibration: Calibration | None) -> dict[str, Any]:
         """Write the traced model."""
-        check_offer(choice, calibration, precisions=_PRECISIONS)
+        check_offer(choice, calibration, modes=_MODES)
         if choice.precision is Precision.INT8:
             assert calibration is not None
             module, recipe = quantize(source, choice, calibration)
             return recipe | save_program(source, module, folder)
-        kept = () if calibration is None else calibration.keep_float
-        module, recipe = prepare(source, choice, fuse=True, keep_float=kept)
+        module, recipe = prepare(source, choice, fuse=True, calibration=calibration)
         if choice.channels_last:
             lay_channels_last(module)
         _script_kernels(module)

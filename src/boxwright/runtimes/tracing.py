@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.core.errors import CheckpointError, ConversionError
+from boxwright.runtimes.base import first_line
 from boxwright.runtimes.parity import distance
-from boxwright.runtimes.program import first_line
 from boxwright.runtimes.source import Source
 
 SCRIPT = "model.ts"

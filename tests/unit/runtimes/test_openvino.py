@@ -239,7 +239,7 @@ def test_tuning_becomes_settings(tuning: Tuning, settings: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"precision": Precision.FP64}, "does not run precision '64'"),
+        ({"precision": Precision.FP64}, "no precision '64'"),
         ({"channels_last": True}, "channels_last does not apply"),
         ({"mode": "bf16"}, "no mode 'bf16' for precision '32'"),
         ({"mode": "fast", "precision": Precision.INT8}, "no mode 'fast'"),

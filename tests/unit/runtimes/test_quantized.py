@@ -14,7 +14,7 @@ from boxwright.core.types import Precision
 from boxwright.runtimes.artifact import open_graph, write_artifact
 from boxwright.runtimes.base import Choice, Tuning
 from boxwright.runtimes.calibrate import Calibration
-from boxwright.runtimes.int8_torch import Int8Runtime
+from boxwright.runtimes.eager import Int8Runtime
 from boxwright.runtimes.onednn import Int8Layer, lower_to_onednn
 from boxwright.runtimes.parity import distance
 from boxwright.runtimes.program import load_program
