@@ -1,4 +1,4 @@
-"""How a model should use the machine: threads, instances and streams, chosen from topology, mask and quota."""
+"""How a model should use the machine: threads, instances and streams, chosen from topology, affinity and quota."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ _MOST_INSTANCES = 8  # each holds the runtime and the weights once more
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement:
-    """How many processes a model runs in, and what each of them does with its cores.
+    """How many processes a model runs in, and how each uses its cores.
 
     Attributes:
-        hint: what it is meant for.
+        hint: the goal.
         cpus: the logical cpus of each instance.
         threads: computing threads for one request.
-        streams: requests computed side by side in one instance.
+        streams: requests computed in parallel in one instance.
         here: whether the one instance runs in the process that asks.
         reasons: why, one sentence each.
     """
@@ -43,7 +43,7 @@ class Arrangement:
 
     @property
     def side_by_side(self) -> int:
-        """How many requests are computed at a time."""
+        """How many requests are computed in parallel."""
         return self.instances * self.streams
 
     @property
@@ -70,13 +70,13 @@ class Arrangement:
 
 
 def choose(cpu: Cpu, *, hint: Hint, runtime: str, movable: bool = True) -> Arrangement:
-    """Return the arrangement that the topology, the mask and the quota speak for; nothing is measured.
+    """Return the arrangement for a topology, affinity mask and quota; nothing is measured.
 
     Args:
         cpu: the machine, as `read_cpu` gives it.
         hint: the fastest answer to one request, or the most answers in a second.
         runtime: a runtime of the catalogue.
-        movable: whether the model can run in processes of its own: artifacts can, single files can't.
+        movable: whether the model can run in its own processes: artifacts can, single files can't.
 
     Raises:
         UsageError: the hint or the runtime is unknown.
@@ -111,7 +111,7 @@ def choose(cpu: Cpu, *, hint: Hint, runtime: str, movable: bool = True) -> Arran
 
 
 def check_hint(hint: str) -> None:
-    """Refuse what is no hint.
+    """Check a hint.
 
     Raises:
         UsageError: the hint is unknown.
@@ -134,7 +134,7 @@ def _limits(cpu: Cpu) -> list[str]:
 
 
 def _near_cores(cpu: Cpu) -> tuple[list[Core], list[str]]:
-    """Return the cores that work well on one request: of one kind, in one socket."""
+    """Return the cores that suit one request: of one kind, in one socket."""
     reasons = []
     cores = list(cpu.cores)
     big = [core for core in cores if core.kind == "performance"]

@@ -1,4 +1,4 @@
-"""The seam of the runtimes: a model is converted to a folder, and a folder is loaded into a graph."""
+"""The runtime interface: a model is converted to a folder, and a folder is loaded into a graph."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ Hint = Literal["latency", "throughput"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """How a model is converted: the runtime, and what it shall make of the numbers.
+    """How a model is converted: the runtime, the number format and the layout.
 
     Attributes:
         runtime: a name of the catalogue.
         precision: the number format of the heavy layers.
         channels_last: whether image tensors lie channels last inside.
-        mode: which way, where a runtime has several for one precision (ONNX Runtime's "qlinear" and "integer").
+        mode: the variant, where a runtime has several for one precision (ONNX Runtime's "qlinear" and "integer").
     """
 
     runtime: str
@@ -60,9 +60,9 @@ class Tuning:
     Attributes:
         threads: computing threads for one request.
         hint: the fastest answer to one request, or the most answers in a second.
-        streams: requests computed side by side, where the runtime can do that itself.
-        cpus: the logical cpus of each process that the model runs in; none given: in this process. `open_graph` starts
-            them, so that no runtime has to know.
+        streams: requests computed in parallel, where the runtime can do that itself.
+        cpus: the logical cpus of each process that the model runs in; empty for this process. `open_graph` starts
+            them, so runtimes do not handle it.
     """
 
     threads: int | None = None
@@ -77,15 +77,15 @@ class Graph(Protocol):
     signature: Signature
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        """Return the outputs for inputs that `signature.check` has seen; the caller owns the arrays."""
+        """Return the outputs for inputs that `signature.check` returned; the caller owns the arrays."""
         ...
 
     def run_all(self, requests: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:
-        """Yield the outputs of many requests in their order, computed side by side where the runtime can."""
+        """Yield the outputs of many requests in their order, computed in parallel where the runtime can."""
         ...
 
     def close(self) -> None:
-        """Give back what the graph holds; closing twice is allowed."""
+        """Release everything the graph holds; closing twice is allowed."""
         ...
 
 
@@ -99,7 +99,7 @@ class Session(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what the session holds."""
+        """Release everything the session holds."""
         ...
 
 
@@ -111,8 +111,8 @@ class Runtime(Protocol):
     def convert(self, source: Any, choice: Choice, folder: Path, calibration: Calibration | None) -> dict[str, Any]:
         """Write everything that `load` needs into the folder; return how it was done, as plain JSON values.
 
-        `source` is a `runtimes.source.Source`. `calibration` is there when the precision is int8. An entry "batch"
-        in what is returned says that only this batch size runs; the artifact's signature will say so too.
+        `source` is a `runtimes.source.Source`. `calibration` is given for int8. An entry "batch" in the result means
+        that only this batch size runs; the artifact's signature then fixes it.
 
         Raises:
             ConversionError: the model can't be converted.

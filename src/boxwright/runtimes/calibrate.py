@@ -1,4 +1,4 @@
-"""What a quantiser needs beside the model: real inputs, and the layers that shall keep their precision."""
+"""What a quantiser needs besides the model: real inputs, and the layers that keep their precision."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ class Calibration:
     Attributes:
         samples: flat inputs of one request each (see `Signature.inputs`), from the user's own data.
         keep_float: torch module names ("backbone.stem.conv") that are not quantised, or in bf16 models not rounded.
-        cache: a folder for measured statistics, so that a second conversion need not measure again.
+        cache: a folder for measured statistics, so that later conversions do not measure again.
     """
 
     samples: Sequence[tuple[Array, ...]]
@@ -29,7 +29,7 @@ class Calibration:
             raise UsageError("There are no calibration samples. Give images of your own data (--calibration PATH).")
 
     def fingerprint(self) -> str:
-        """Return a short text that is the same for the same samples, whatever is kept in float."""
+        """Return a hash of the samples; what is kept in float does not change it."""
         digest = hashlib.sha256()
         for sample in self.samples:
             for array in sample:

@@ -25,15 +25,15 @@ _SETTINGS = {
     "freezing": True,
     # The number of threads is that of the call, not that of the conversion.
     "cpp.dynamic_threads": True,
-    # Precompiled headers are kept outside the cache that goes away, and for one model they save nothing.
+    # Precompiled headers would stay after the temporary cache is gone, and save nothing for one model.
     "aot_inductor.precompile_headers": False,
-    # No pool of compiling processes that stays behind.
+    # No pool of compiler processes that outlives the conversion.
     "compile_threads": 1,
 }
 
 
 class CompiledRuntime:
-    """Writes a package for this kind of CPU. A C++ compiler is needed to convert, none to run."""
+    """Writes a package for this kind of CPU. Converting needs a C++ compiler, running does not."""
 
     name = "compile"
 
@@ -52,7 +52,7 @@ class CompiledRuntime:
         except ConversionError:
             if batch is not None or not source.signature.free_batch:
                 raise
-            # A free batch is more than some models can be compiled with.
+            # Some models can't be compiled with a free batch.
             batch = source.example[0].shape[0]
             compile_program(torch.export.export(module, source.example, strict=False), folder)
         recipe["cpu"] = torch.backends.cpu.get_cpu_capability()
@@ -69,7 +69,7 @@ class CompiledRuntime:
         path = folder / _FILE
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about files in the package that are of no use to us
+                warnings.simplefilter("ignore")  # about unused files in the package
                 compiled = aoti_load_package(str(path))
         except (RuntimeError, OSError, ValueError) as error:
             raise CheckpointError(f"{str(path)!r} can't be loaded: {first_line(error)}") from error
@@ -86,12 +86,12 @@ def compile_program(program: torch.export.ExportedProgram, folder: Path) -> None
         with warnings.catch_warnings(), fresh_cache(), torch.no_grad():
             warnings.simplefilter("ignore")
             aoti_compile_and_package(program, package_path=str(folder / _FILE), inductor_configs=_SETTINGS)
-    except Exception as error:  # the compiler has a hundred ways to fail
+    except Exception as error:  # the compiler raises many kinds
         raise ConversionError(f"TorchInductor can't compile the model: {first_line(error)}") from error
 
 
 def check_compiler() -> None:
-    """Refuse to convert where there is no C++ compiler.
+    """Check that there is a C++ compiler.
 
     Raises:
         ConversionError: there is none.

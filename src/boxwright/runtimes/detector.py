@@ -1,4 +1,4 @@
-"""A detector's three outputs as one array: what predicting and evaluating work with."""
+"""`DetectorSession`: a detector's outputs as one array, for predicting and evaluating."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,10 +9,10 @@ from boxwright.runtimes.base import Graph
 
 
 class DetectorSession:
-    """A graph with the outputs boxes, objectness and classes (or all of them in one) behind the session seam.
+    """A `Session` over a graph whose outputs are boxes, objectness and classes, or all of them in one.
 
-    The three stay apart inside the graph: they have value ranges of their own, and a quantiser that joined them would
-    round the box offsets on the scale of the class scores.
+    The three stay separate inside the graph because their value ranges differ: a quantiser would round joined box
+    offsets on the scale of the class scores.
     """
 
     def __init__(self, graph: Graph, spec: Spec, *, suppresses: bool = False) -> None:
@@ -21,7 +21,7 @@ class DetectorSession:
         Args:
             graph: the loaded model.
             spec: what it detects.
-            suppresses: whether boxes are suppressed inside it.
+            suppresses: whether the model itself suppresses overlapping boxes.
         """
         self.spec = spec
         self.suppresses = suppresses
@@ -39,7 +39,7 @@ class DetectorSession:
         return self._graph
 
     def __call__(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the (B, A, 5 + C) output of a (B, 3, H, W) input; a fixed batch is filled up and cut again."""
+        """Return the (B, A, 5 + C) output of a (B, 3, H, W) input; fixed batches are padded and trimmed."""
         fixed, count = self.graph.signature.inputs[0].shape[0], len(images)
         if fixed is None or fixed == count:
             return self._run(images)
@@ -60,7 +60,7 @@ class DetectorSession:
         joined: NDArray[np.float32] = outputs[0] if len(outputs) == 1 else np.concatenate(outputs, axis=2)
         if joined.shape[2] != 5 + self.spec.num_classes:
             raise UsageError(
-                f"The model gives {joined.shape[2]} values a place, but {self.spec.num_classes} classes "
+                f"The model gives {joined.shape[2]} values per place, but {self.spec.num_classes} classes "
                 f"need {5 + self.spec.num_classes}."
             )
         return joined.astype(np.float32, copy=False)

@@ -1,4 +1,4 @@
-"""PyTorch as it is: the network runs op by op."""
+"""PyTorch without a compiler: operators run one by one, in float or int8."""
 
 from pathlib import Path
 from typing import Any
@@ -48,10 +48,10 @@ def open_network(
 
 
 class EagerRuntime:
-    """Keeps the operators and weights in one file, and runs them one by one.
+    """Stores operators and weights in one file, and runs them one by one.
 
     Mode "" folds batch norms into the convolutions before them, and runs activations in the convolutions' kernels;
-    "plain" leaves the model as it is.
+    "plain" changes nothing.
     """
 
     name = "eager"

@@ -1,6 +1,6 @@
 """The first and last layers of a model.
 
-Rounding in the first ones goes through all others; rounding in the last ones is not made good by anything behind them.
+Rounding errors of the first layers pass through all others; nothing after the last layers makes up for theirs.
 """
 
 from collections.abc import Sequence
@@ -26,11 +26,11 @@ _SCALES = frozenset(("add", "sub", "mul", "div"))
 
 
 class FloatLayer(nn.Module):
-    """A layer that computes in float32, whatever comes in.
+    """A layer that computes in float32, for inputs of any format.
 
     Args:
         layer: the layer.
-        rounded: give the output in the format of the input; else it stays in float32.
+        rounded: return the output in the input's format instead of float32.
     """
 
     def __init__(self, layer: nn.Module, *, rounded: bool = False) -> None:
@@ -44,9 +44,9 @@ class FloatLayer(nn.Module):
 
 
 def find_last_layers(module: nn.Module, example: Sequence[Tensor]) -> list[str]:
-    """Return the names of the layers whose outputs come out of the model, at most moved about.
+    """Return the names of the layers whose outputs are the model's outputs, apart from moves.
 
-    Scores that are rounded tie with each other and boxes jump; these layers are small, and worth more precision.
+    Rounded scores tie and boxes jump; these layers are small, and worth more precision.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2), nn.Flatten())
@@ -65,7 +65,7 @@ def find_last_layers(module: nn.Module, example: Sequence[Tensor]) -> list[str]:
 
 
 def find_first_layers(module: nn.Module, example: Sequence[Tensor]) -> list[str]:
-    """Return the names of the layers that read the model's inputs, at most moved about or scaled by constants.
+    """Return the names of the layers that read the model's inputs, apart from moves and scaling by constants.
 
     Example:
         >>> net = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
@@ -127,6 +127,6 @@ class _Moves(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's base
         origins = frozenset(name for t in given for name in self.origins(t)) if moved else frozenset[str]()
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor):
-                # Also what was changed in place is no longer what the layer gave.
+                # A tensor changed in place is no longer the layer's output either.
                 self._known[id(tensor)] = (tensor, origins)
         return result

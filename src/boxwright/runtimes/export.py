@@ -1,4 +1,4 @@
-"""Writing a torch model as ONNX: standard operators, batch normalisation folded, nodes named after torch modules."""
+"""Writes a torch model as ONNX: standard operators, batch norms folded, nodes named after torch modules."""
 
 import ast
 import logging
@@ -18,7 +18,7 @@ from boxwright.runtimes.fold import fold_copy
 from boxwright.runtimes.source import Source
 
 OPSET = 18
-"""Read by every runtime in use; below 17 the quantiser has no per-channel form."""
+"""All runtimes in use read it; below 17 there is no per-channel quantisation."""
 
 _WRAPPER = "model."  # where `FlatModule` keeps the user's model
 
@@ -72,7 +72,7 @@ def export_onnx(
     axes: dict[int, Any] = {0: torch.export.Dim("batch")} if free_batch else {}
     if size_step is not None:
         axes |= {2: size_step * torch.export.Dim("rows", min=1), 3: size_step * torch.export.Dim("columns", min=1)}
-    # A free axis of size 1 would be taken for fixed.
+    # The exporter takes a free axis of size 1 for a fixed one.
     example = tuple(torch.cat((t, t)) if free_batch and t.shape[0] == 1 else t for t in source.example)
     model = _to_onnx(source, example, (tuple(dict(axes) for _ in example),) if axes else None)
     _name_nodes(model.graph)
@@ -110,7 +110,7 @@ def _to_onnx(source: Source, example: tuple[Tensor, ...], axes: Any) -> onnx.Mod
 
 
 def save_onnx(model: onnx.ModelProto, path: Path, metadata: Mapping[str, str]) -> None:
-    """Write a model with these texts in it, in one file, or with the weights beside it where they pass 2 GB."""
+    """Write a model with these texts in one file, or with external weights where they exceed 2 GB."""
     del model.metadata_props[:]
     for key, value in metadata.items():
         entry = model.metadata_props.add()
@@ -121,7 +121,7 @@ def save_onnx(model: onnx.ModelProto, path: Path, metadata: Mapping[str, str]) -
 def _name_nodes(graph: onnx.GraphProto) -> None:
     """Name each node after the torch module it came from, and drop the exporter's notes.
 
-    The notes hold paths of this machine. The names are what a quantiser finds layers by.
+    The notes hold paths of this machine. Quantisers find layers by these names.
     """
     weights = {tensor.name for tensor in graph.initializer}
     taken: dict[str, int] = {}
@@ -137,7 +137,7 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
 
 def _module_of(node: onnx.NodeProto, weights: set[str]) -> str:
     for name in node.input:
-        # The weight's own name: a convolution that took in its batch norm bears the norm's scope.
+        # The weight's own name: a convolution with a folded batch norm has the norm's scope.
         if name in weights and name.startswith(_WRAPPER) and name.endswith(".weight"):
             return str(name).removeprefix(_WRAPPER).removesuffix(".weight")
     for entry in node.metadata_props:

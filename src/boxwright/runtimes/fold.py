@@ -20,14 +20,14 @@ _PAIRS: dict[type[nn.Module], type[nn.Module]] = {
     nn.Linear: nn.BatchNorm1d,
 }
 _SAME = 1e-3
-"""Folding rounds otherwise; further apart than this, a pair was no pair."""
+"""Folding changes rounding; a larger difference means that a pair was not one."""
 
 
 def fold_batch_norms(module: nn.Module, example: Sequence[Tensor]) -> list[str]:
-    """Fold what can be folded, in place, and return the names of the batch norms that are gone.
+    """Fold batch norms in place where possible, and return the names of those folded.
 
-    A run of the example shows which layer's output goes into a batch norm and nowhere else. The folded model is run
-    too: if its outputs are not the same, nothing is folded.
+    A run of the example shows which layer's output goes only into a batch norm. The folded model is run too: if its
+    outputs differ, nothing is folded.
 
     Example:
         >>> net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)).eval()
@@ -58,7 +58,7 @@ def fold_copy(source: Any) -> nn.Module:
 def find_pairs(
     module: nn.Module, example: Sequence[Tensor], fits: Callable[[nn.Module, nn.Module], bool]
 ) -> list[tuple[str, str]]:
-    """Return the names of modules (first, second) where the first's output goes into the second and nowhere else.
+    """Return the names of modules (first, second) where the first's output goes only into the second.
 
     Args:
         module: in evaluation mode.
@@ -67,7 +67,7 @@ def find_pairs(
     """
     names = {part: name for name, part in module.named_modules()}
     calls: Counter[nn.Module] = Counter()
-    made: dict[int, tuple[nn.Module, Tensor]] = {}  # the tensors are kept, so that no other gets their id
+    made: dict[int, tuple[nn.Module, Tensor]] = {}  # holds the tensors, so that no other gets their id
     taken: list[tuple[nn.Module, nn.Module, Tensor]] = []
     in_place: set[nn.Module] = set()
     uses = _UseCount()
@@ -99,7 +99,7 @@ def find_pairs(
         (names[first], names[second])
         for first, second, tensor in taken
         if calls[first] == calls[second] == 1
-        # What was changed in place is the second's output from then on, wherever it goes.
+        # Changed in place, the tensor is the second's output from then on.
         and (second in in_place or (uses.count[id(tensor)] == 1 and id(tensor) not in given))
     ]
 
@@ -116,7 +116,7 @@ class _UseCount(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's b
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         tensors = [t for t in tree_leaves((args, kwargs or {})) if isinstance(t, Tensor)]
-        self._kept += tensors  # an id stays a tensor's own as long as the tensor is there
+        self._kept += tensors  # an id is unique only while its tensor lives
         self.count.update(id(t) for t in tensors)
         return func(*args, **(kwargs or {}))
 
@@ -140,7 +140,7 @@ def _fold(module: nn.Module, pairs: Sequence[tuple[str, str]]) -> None:
 
 
 def set_module(module: nn.Module, name: str, part: nn.Module) -> None:
-    """Put a module in the place of the one with this name."""
+    """Replace the module with this name."""
     parent, _, last = name.rpartition(".")
     setattr(module.get_submodule(parent), last, part)
 

@@ -1,4 +1,4 @@
-"""Convolutions with the activations behind them on one oneDNN kernel, in float32 and bf16."""
+"""Convolutions and the activations after them on one oneDNN kernel, in float32 and bf16."""
 
 import operator
 from collections.abc import Sequence
@@ -33,11 +33,13 @@ class FusedConv(nn.Module):
         self.stride, self.padding, self.dilation = list(stride), list(padding), list(dilation)
 
     def pack(self, source: Any) -> None:
-        """Lay the weights as the kernel wants them for the images that this node of a program gives."""
+        """Lay the weights as the kernel wants them for the images that this node of a program returns."""
         value = source.meta.get("val")
         if value is None:
             return
-        shape = [n if isinstance(n, int) else 1 for n in value.shape]  # a free batch: any packing is right, 1 is usual
+        shape = [
+            n if isinstance(n, int) else 1 for n in value.shape
+        ]  # with a free batch any packing is correct; 1 is usual
         self.weight = torch.ops.mkldnn._reorder_convolution_weight(
             self.weight, self.padding, self.stride, self.dilation, self.groups, shape
         )
@@ -62,7 +64,7 @@ def can_fuse(dtype: torch.dtype) -> bool:
 def fuse_activations(module: nn.Module, example: Sequence[Tensor]) -> int:
     """Fuse activation modules into the convolutions before them, in place; return how many.
 
-    A run of the example shows which convolution's output goes into an activation and nowhere else.
+    A run of the example shows which convolution's output goes only into an activation.
     """
     pairs = find_pairs(module, example, lambda first, second: _fits(first) and type(second) in _MODULES)
     for first, second in pairs:
@@ -105,7 +107,7 @@ def fuse_program(program: GraphModule) -> int:
         count += 1
     for node in graph.nodes:
         if count and node.target is _ATEN.view.default:
-            node.target = _ATEN.reshape.default  # the kernels may give images channels last, where not every view goes
+            node.target = _ATEN.reshape.default  # the kernels may return images channels last, where some views fail
     graph.eliminate_dead_code()
     program.recompile()
     return count

@@ -1,4 +1,4 @@
-"""The far end of `instances`: `python -m boxwright.runtimes.instance_worker START`, with START as JSON."""
+"""The worker process of `instances`: `python -m boxwright.runtimes.instance_worker START`, with START as JSON."""
 
 import json
 import os
@@ -8,9 +8,9 @@ from typing import Any
 
 
 def main(start: str) -> None:
-    """Take the cores, load the artifact, answer requests until the other end is closed."""
+    """Pin to the cores, load the artifact, and answer requests until the parent closes the pipe."""
     values = json.loads(start)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the other end decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     # Before anything that reads the mask only once is imported: numpy, OpenMP, TBB.
     os.sched_setaffinity(0, values["cpus"])
     _serve(values)
@@ -34,7 +34,7 @@ def _serve(values: dict[str, Any]) -> None:
     tuning = Tuning(**values["tuning"])
     try:
         graph = open_graph(read_artifact(Path(values["folder"]), verify=False), tuning)  # the parent has done so
-    except Exception as error:  # noqa: BLE001 a border: the other process must hear of whatever it was
+    except Exception as error:  # noqa: BLE001 a process border: the parent reports every error
         pipe.send(("error", None, str(error), traceback.format_exc()))
         return
     pipe.send(("ready",))
@@ -42,11 +42,11 @@ def _serve(values: dict[str, Any]) -> None:
     def answer(slot: int, header: Any) -> None:
         taken, given = slots[slot]
         try:
-            said: tuple[Any, ...] = ("done", slot, given.write(graph.run(taken.read(header))))
+            reply: tuple[Any, ...] = ("done", slot, given.write(graph.run(taken.read(header))))
         except Exception as error:  # noqa: BLE001 as above
-            said = ("error", slot, str(error), traceback.format_exc())
-        with sending, suppress(OSError):  # the other process may be gone
-            pipe.send(said)
+            reply = ("error", slot, str(error), traceback.format_exc())
+        with sending, suppress(OSError):  # the parent may have exited
+            pipe.send(reply)
 
     streams = tuning.streams or 1
     with ThreadPoolExecutor(streams) as pool:
@@ -54,7 +54,7 @@ def _serve(values: dict[str, Any]) -> None:
             try:
                 slot, header = pipe.recv()
             except (EOFError, OSError):
-                break  # closed, or the other process has died
+                break  # closed, or the parent has died
             if streams > 1:
                 pool.submit(answer, slot, header)
             else:

@@ -1,4 +1,4 @@
-"""One artifact in several processes, each with cores of its own: more answers a second than one process gives."""
+"""One artifact in several processes, each pinned to its own cores, for more throughput than one process has."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def to_multi_instance(
     cores: Sequence[Sequence[int]] | None = None,
     tuning: Tuning | None = None,
 ) -> "MultiInstance":
-    """Return a graph over several processes that each hold the artifact.
+    """Return a graph over several processes that each load the artifact.
 
     Args:
         folder: the artifact folder of any model and runtime.
@@ -66,7 +66,7 @@ def place(instances: int, cores: Sequence[Sequence[int]] | None = None) -> list[
                 f"instances={instances!r} needs as many physical cores, but this process may use {cpu.usable_cores}. "
                 f"Use instances={cpu.usable_cores!r} or fewer, or give cores of your own."
             )
-        # All cores, not only as many as a quota pays for: the kernel may then choose among them.
+        # All cores, even if a quota allows fewer: the kernel may then choose among them.
         return [tuple(c for core in share for c in core.cpus) for share in split_cores(cpu.cores, instances)]
     if len(cores) != instances or not all(cores):
         raise UsageError(f"cores={cores!r} does not fit instances={instances!r}: give one list of cpus for each.")
@@ -77,7 +77,7 @@ def place(instances: int, cores: Sequence[Sequence[int]] | None = None) -> list[
 
 
 class MultiInstance:
-    """Several processes behind the graph seam. Several threads may use it at a time.
+    """A `Graph` over several processes; it is thread-safe.
 
     Example:
         A folder of detections, two processes with half of the cores each::
@@ -91,11 +91,11 @@ class MultiInstance:
         self.signature = artifact.signature
         self._room = threading.Condition()
         self._workers: list[_Worker] = []
-        weakref.finalize(self, _hang_up, self._workers)  # where nobody calls `close`
+        weakref.finalize(self, _hang_up, self._workers)  # if `close` is never called
         try:
             for number, share in enumerate(cpus):
                 self._workers.append(_Worker(number, artifact.folder, share, tuning or Tuning(), self._room))
-            for worker in self._workers:  # all have been loading side by side
+            for worker in self._workers:  # all load in parallel
                 worker.await_ready()
         except BaseException:
             self.close()
@@ -113,26 +113,26 @@ class MultiInstance:
     def run_all(self, requests: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:
         """Yield the outputs of many requests in their order; each goes to the instance with the least to do.
 
-        However long the iterable, only a few requests for each instance are held.
+        Only a few requests per instance are held in memory.
 
         Raises:
-            WorkerError: a request failed, or an instance died; the message has the position of the request.
+            WorkerError: a request failed, or an instance died; the message gives the position of the request.
         """
-        under_way: deque[Future[tuple[Array, ...]]] = deque()
-        # Results that wait for an earlier one are held: no more of them than requests can be under way.
+        in_flight: deque[Future[tuple[Array, ...]]] = deque()
+        # Results that wait for an earlier one are held: at most as many as requests can be in flight.
         most = 2 * sum(worker.slots for worker in self._workers)
         try:
             for position, inputs in enumerate(requests):
-                under_way.append(self._submit(position, inputs))
-                while under_way and (len(under_way) >= most or under_way[0].done()):
-                    yield under_way.popleft().result()
-            while under_way:
-                yield under_way.popleft().result()
+                in_flight.append(self._submit(position, inputs))
+                while in_flight and (len(in_flight) >= most or in_flight[0].done()):
+                    yield in_flight.popleft().result()
+            while in_flight:
+                yield in_flight.popleft().result()
         finally:
-            wait(under_way)  # also when the caller stops half-way: nothing may run on behind his back
+            wait(in_flight)  # even if the caller stops early, nothing keeps running
 
     def _submit(self, position: int, inputs: Sequence[Array]) -> "Future[tuple[Array, ...]]":
-        """Give a request to the instance with the least to do, once one has room for it."""
+        """Send a request to the instance with the least to do, once one has a free slot."""
         with self._room:
             self._room.wait_for(lambda: not self._workers or any(w.free for w in self._workers))
             if not self._workers:
@@ -142,7 +142,7 @@ class MultiInstance:
         return worker.send(slot, position, inputs)
 
     def close(self) -> None:
-        """End the processes and wait until they are gone; closing twice is allowed."""
+        """Stop the processes and wait for them; closing twice is allowed."""
         with self._room:
             workers, self._workers = self._workers, []
             self._room.notify_all()
@@ -160,10 +160,7 @@ class MultiInstance:
 
 
 class _Worker:
-    """One process, the memory shared with it, and the requests it has been given.
-
-    A thread of its own takes the answers in.
-    """
+    """One process, the memory shared with it, and its requests; a thread receives the answers."""
 
     def __init__(
         self, number: int, folder: Path, cpus: Sequence[int], tuning: Tuning, room: threading.Condition
@@ -171,12 +168,12 @@ class _Worker:
         self.number = number
         self.cpus = tuple(cpus)
         streams = tuning.streams or 1
-        self.slots = max(1, streams) + 1  # the next request lies ready while an instance computes
-        self.free = deque(range(self.slots))  # under `room`, which tells of every change
+        self.slots = max(1, streams) + 1  # one request waits while an instance computes
+        self.free = deque(range(self.slots))  # guarded by `room`, which is notified of every change
         self._room = room
         self._slabs = [(Slab.create(), Slab.create()) for _ in range(self.slots)]
         self._lock = threading.Lock()
-        self._waiting: dict[int, tuple[int, Future[tuple[Array, ...]]]] = {}  # by slot: position, and its answer
+        self._waiting: dict[int, tuple[int, Future[tuple[Array, ...]]]] = {}  # by slot: position and answer
         self._over: str | None = None  # how the process ended
         self._closed = False
         if tuning.threads is None:
@@ -217,7 +214,7 @@ class _Worker:
         with self._lock:
             if self._over is None:
                 self._waiting[slot] = (position, future)
-                with suppress(OSError):  # it has died: `_listen` hears of it too, and knows how
+                with suppress(OSError):  # it has died: `_listen` notices too, and knows how
                     self._pipe.send((slot, header))
                 return future
         self._give_back(slot)
@@ -225,13 +222,13 @@ class _Worker:
         return future
 
     def hang_up(self) -> None:
-        """Tell the process to end, and whoever waits for it that it does."""
+        """Tell the process to stop, and fail whatever waits for it."""
         self._closed = True
-        with suppress(OSError):  # it is gone already
+        with suppress(OSError):  # it has already exited
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def end(self) -> None:
-        """Wait for the process, which ends when its pipe is closed; a stuck one is killed."""
+        """Wait for the process, which exits when its pipe is closed; kill it if it hangs."""
         try:
             self._process.wait(_ENDING_S)
         except subprocess.TimeoutExpired:
@@ -246,20 +243,20 @@ class _Worker:
                 slab.close()
 
     def _listen(self) -> None:
-        """Take answers in until the process is gone, in a thread of its own."""
+        """Receive answers until the process exits; runs in its own thread."""
         while True:
             try:
-                kind, slot, *said = self._pipe.recv()
+                kind, slot, *reply = self._pipe.recv()
             except (EOFError, OSError):
                 break
             with self._lock:
                 position, future = self._waiting.pop(slot)
-            answer = None if kind == "error" else tuple(view.copy() for view in self._slabs[slot][1].read(said[0]))
+            answer = None if kind == "error" else tuple(view.copy() for view in self._slabs[slot][1].read(reply[0]))
             self._give_back(slot)
             if answer is not None:
                 future.set_result(answer)
             else:
-                text = f"Request {position} failed in instance {self.number}: {said[0]}\n{said[1]}"
+                text = f"Request {position} failed in instance {self.number}: {reply[0]}\n{reply[1]}"
                 future.set_exception(WorkerError(text))
         fate = self._fate()
         with self._lock:
@@ -278,7 +275,7 @@ class _Worker:
         return CheckpointError(_CLOSED) if self._closed else WorkerError(f"{self._over} {when}. {_AGAIN}")
 
     def _fate(self) -> str:
-        """Return how the process ended, once it has."""
+        """Wait for the process and return how it ended."""
         code = self._process.wait()
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         cause = " (out of memory?)" if code == -signal.SIGKILL else ""

@@ -1,6 +1,6 @@
 """Intel's extension for PyTorch, in its last release: 2.8, with torch 2.8.
 
-On any other torch its import ends the interpreter, so the versions are read from the installed packages first.
+With any other torch, importing it kills the interpreter, so the installed versions are checked first.
 """
 
 import warnings
@@ -34,7 +34,7 @@ _PACKAGES = ("torch", "intel-extension-for-pytorch")
 class IpexRuntime:
     """Runs convolutions and linear layers on the extension's kernels; mode "jit" traces the model as well.
 
-    int8 is traced in both modes: the extension makes its int8 kernels from traces alone.
+    int8 is traced in both modes: the extension makes int8 kernels only from traces.
     """
 
     name = "ipex"
@@ -70,14 +70,14 @@ class IpexRuntime:
 
 
 class Hidden(nn.Module):
-    """A layer that the extension does not find among the modules, and so leaves in float32."""
+    """A layer hidden from the extension's search for modules, so that it stays in float32."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self._hidden = (layer.requires_grad_(False),)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the layer gives."""
+        """Return the layer's output."""
         output: Tensor = self._hidden[0](x)
         return output
 
@@ -93,7 +93,7 @@ class TraceableLayer(nn.Module):
         self.scale, self.zero_point, self.conv = layer.scale, layer.zero_point, layer.conv
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the layer gives for rounded inputs and weights."""
+        """Return the layer's output for rounded inputs and weights."""
         x = torch.quantize_per_tensor(x, self.scale, self.zero_point, torch.quint8).dequantize()
         weight = torch.quantize_per_channel(self.weight, self.scales, self.zeros, 0, torch.qint8).dequantize()
         if self.conv is None:
@@ -105,7 +105,7 @@ def load_extension() -> Any:
     """Return the imported extension.
 
     Raises:
-        MissingDependencyError: it is not installed, or for another torch than the one installed.
+        MissingDependencyError: it is not installed, or does not match the installed torch.
     """
     found = {name: installed_version(name) for name in _PACKAGES}
     if not all(text.split("+")[0].startswith(f"{_RELEASE}.") for text in found.values()):
@@ -120,7 +120,7 @@ def load_extension() -> Any:
 
 
 def name_layers(program: torch.fx.GraphModule, dtype: torch.dtype) -> None:
-    """Turn the convolutions and linear operators with weights of a type into modules, which the extension looks for."""
+    """Turn convolutions and linear operators with weights of a type into modules, which the extension looks for."""
     graph = program.graph
     for number, node in enumerate(list(graph.nodes)):
         if node.target not in (torch.ops.aten.conv2d.default, torch.ops.aten.linear.default):

@@ -1,12 +1,12 @@
-"""Quantised layers of a loaded program put on oneDNN's int8 kernels, activations and rounding fused into them."""
+"""oneDNN's int8 kernels for the quantised layers of a loaded program, with activations and rounding fused in."""
 
 from typing import Any
 
 import torch
-import torch.ao.quantization.fx._decomposed  # registers the operators quantized_decomposed::*
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
+import boxwright.runtimes.quantized  # noqa: F401  registers the operators quantized_decomposed::*
 from boxwright.runtimes.fused import ACTIVATIONS, constant, conv_numbers
 
 _ATEN = torch.ops.aten
@@ -14,7 +14,7 @@ _QUANTIZED = torch.ops.quantized_decomposed
 
 
 class Int8Layer(nn.Module):
-    """What both kinds of layers have; they give float, or uint8 where int8 layers alone take their output."""
+    """What both kinds of layers share; they return float, or uint8 if only int8 layers read the output."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Int8Layer(nn.Module):
 
 
 class Int8Linear(Int8Layer):
-    """A linear layer on an int8 kernel; for inputs that are rounded already."""
+    """A linear layer on an int8 kernel; its inputs are already rounded."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the layer's output."""
@@ -50,7 +50,7 @@ class Int8Linear(Int8Layer):
 
 
 class Int8Conv(Int8Layer):
-    """A convolution on an int8 kernel; for inputs that are rounded already."""
+    """A convolution on an int8 kernel; its inputs are already rounded."""
 
     def __init__(self, *args: Any, stride: list[int], padding: list[int], dilation: list[int], groups: int) -> None:
         super().__init__(*args)
@@ -76,7 +76,7 @@ class Rounding(nn.Module):
         self.offset = nn.Buffer(torch.tensor(zero_point + 0.5), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the steps: half a step is added, and the conversion cuts what is behind the point."""
+        """Return the steps: half a step is added, because the conversion truncates."""
         return torch.add(self.offset, x, alpha=self.inverse).clamp_(0, 255).to(torch.uint8)
 
 
@@ -89,7 +89,7 @@ def lower_to_onednn(module: GraphModule) -> int:
             _lower(module, node, count)
             count += 1
         elif node.target is _ATEN.view.default:
-            # The kernels give images channels last, where not every view goes.
+            # The kernels return images channels last, where some views fail.
             node.target = _ATEN.reshape.default
     graph.eliminate_dead_code()
     for number, node in enumerate(list(graph.nodes)):
@@ -151,5 +151,5 @@ def _lower(module: GraphModule, node: Node, number: int) -> None:
             rounding.replace_all_uses_with(new)
             module.graph.erase_node(rounding)
     if last is not node:
-        module.graph.erase_node(last)  # it may change its input in place, so nothing else would remove it
+        module.graph.erase_node(last)  # it may be in place, which dead code elimination keeps
     module.graph.erase_node(node)

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 SETTINGS_KEY = "boxwright_nms"
-"""Where a file keeps the thresholds that its suppression works with, as JSON."""
+"""Where a file stores the thresholds of its suppression, as JSON."""
 
 
 def suppress_file(path: Path, target: Path, *, conf: float, nms: float, max_boxes: int) -> None:
@@ -23,7 +23,7 @@ def suppress_file(path: Path, target: Path, *, conf: float, nms: float, max_boxe
 
 
 def add_suppression(model: onnx.ModelProto, *, conf: float, nms: float, max_boxes: int) -> onnx.ModelProto:
-    """Return the model with its decoded output (B, A, 5 + C) replaced by what is left after suppression.
+    """Return the model with its decoded output (B, A, 5 + C) replaced by the boxes left after suppression.
 
     A place has one class, its best, and the score objectness times class. Boxes of one class suppress each other where
     they overlap (IoU) by more than `nms`. The outputs, best score first, filled up with zeros and class -1:
@@ -40,7 +40,7 @@ def add_suppression(model: onnx.ModelProto, *, conf: float, nms: float, max_boxe
     best = graph("ReduceMax", classes, _ints(2), keepdims=1)  # (B, A, 1)
     scores = graph("Mul", objectness, best)  # (B, A, 1)
     class_ids = graph("ArgMax", classes, axis=2, keepdims=1)  # (B, A, 1)
-    # A score for its own class, nothing for the others: (B, C, A) as the operator wants it.
+    # A score for its own class, 0 for the others: (B, C, A) as the operator expects it.
     number = graph("Shape", classes, start=2, end=3)  # (1,)
     every = graph("Range", np.int64(0), graph("Squeeze", number, _ints(0)), np.int64(1))  # (C,)
     own = graph("Equal", class_ids, graph("Unsqueeze", every, _ints(0, 1)))  # (B, A, C)

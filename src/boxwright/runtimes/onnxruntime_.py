@@ -1,8 +1,8 @@
-"""ONNX Runtime on the CPU: fp32, int8 static ("qlinear") and int8 dynamic ("integer"). Running needs no torch.
+"""ONNX Runtime on the CPU: fp32, static int8 ("qlinear") and dynamic int8 ("integer"). Running needs no torch.
 
 The folder holds one file, optimised at ONNX Runtime's extended level: constants folded, SiLU one operator, quantised
-operators in place of their float ones. That much is the same on every machine. What depends on the instruction set
-(blocked layouts) is left to the moment of loading, so the folder can be moved.
+operators in place of their float ones. This is the same on every machine. What depends on the instruction set
+(blocked layouts) happens when the file is loaded, so the folder can be moved.
 """
 
 from collections import deque
@@ -26,13 +26,13 @@ from boxwright.runtimes.calibrate import Calibration
 
 MODEL_FILE = "model.onnx"
 ENGINE_SUFFIX = ".trt.onnx"
-"""How the name of a file with a TensorRT engine ends."""
+"""The suffix of a file with a TensorRT engine."""
 
 _MODES = {Precision.FP32: ("",), Precision.INT8: ("qlinear", "integer")}
 
 _EXTENDED = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
 _ACTIVATION_FUSIONS = ["ConvActivationFusion", "ConvAddActivationFusion", "GemmActivationFusion"]
-# ONNX Runtime's errors share no base class of their own.
+# ONNX Runtime's errors have no common base class.
 _ERRORS = tuple(v for v in vars(_state).values() if isinstance(v, type) and issubclass(v, Exception))
 _DTYPES = {
     "tensor(float)": "float32",
@@ -48,16 +48,16 @@ _DTYPES = {
 
 
 class OnnxGraph:
-    """An ONNX file behind the graph seam.
+    """A `Graph` over an ONNX file.
 
     Attributes:
         path: the file.
-        signature: what it takes and gives.
-        metadata: texts that the file carries.
+        signature: what it takes and returns.
+        metadata: texts stored in the file.
     """
 
     def __init__(self, path: Path, signature: Signature | None = None, tuning: Tuning | None = None) -> None:
-        """Open a file; without a signature, its own inputs and outputs make one.
+        """Open a file; without a signature, one is made from its inputs and outputs.
 
         Raises:
             CheckpointError: there is no such file, or ONNX Runtime can't load it.
@@ -69,7 +69,7 @@ class OnnxGraph:
         self._streams = tuning.streams or (max(1, cores // (tuning.threads or 1)) if side_by_side else 1)
         options = _options(tuning.threads or (1 if side_by_side else max(1, cores // self._streams)))
         if self._streams > 1:
-            # A thread that waits by spinning takes the core from the request beside it.
+            # A thread that waits by spinning takes the core from a parallel request.
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session: Any = _open(path, options)
         self.signature = signature or _read_signature(self._session)
@@ -94,7 +94,7 @@ class OnnxGraph:
             raise CheckpointError(f"{str(self.path)!r} can't run {given}: {first_line(error)}") from error
 
     def run_all(self, requests: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:
-        """Yield the outputs of many requests in their order, `Tuning.streams` of them computed side by side."""
+        """Yield the outputs of many requests in their order, `Tuning.streams` of them computed in parallel."""
         if self._streams == 1:
             yield from one_by_one(self, requests)
             return
@@ -104,7 +104,7 @@ class OnnxGraph:
         try:
             for inputs in requests:
                 waiting.append(self._pool.submit(self.run, inputs))
-                # One more than can run, so that no thread waits for the caller.
+                # One more than can run in parallel, so that no thread waits for the caller.
                 if len(waiting) > self._streams:
                     yield waiting.popleft().result()
             while waiting:
@@ -114,7 +114,7 @@ class OnnxGraph:
                 future.cancel()
 
     def close(self) -> None:
-        """Let go of the file and end the threads."""
+        """Release the file and stop the threads."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
         self._pool = self._session = None
@@ -132,7 +132,7 @@ class OnnxRuntime:
             exported = Path(scratch) / "exported.onnx"
             recipe: dict[str, Any] = catalogue.load("exporter", "onnx")(source, exported)
             if choice.precision is Precision.INT8:
-                # SiLU becomes one operator first: afterwards its two parts would have levels of their own between them.
+                # Fuse SiLU to one operator first: otherwise the value between its two parts would be rounded.
                 fused, quantised = Path(scratch) / "fused.onnx", Path(scratch) / "quantised.onnx"
                 optimise_file(exported, fused, keep_activations=True)
                 quantize = catalogue.load("quantizer", f"onnx_{choice.mode}")
@@ -148,12 +148,12 @@ class OnnxRuntime:
 
 
 def optimise_file(path: Path, target: Path, *, keep_activations: bool = False) -> None:
-    """Write what ONNX Runtime makes of a file at its extended level, which holds on any machine.
+    """Write a file as ONNX Runtime optimises it at its extended level, which is valid on any machine.
 
     Args:
         path: the file to read.
         target: the file to write.
-        keep_activations: leave activations apart from convolutions and products, which a quantiser looks for.
+        keep_activations: do not fuse activations into convolutions and products, which a quantiser looks for.
 
     Raises:
         ConversionError: ONNX Runtime can't load the file.
@@ -172,8 +172,8 @@ def optimise_file(path: Path, target: Path, *, keep_activations: bool = False) -
 
 def _options(threads: int) -> Any:
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # its warnings go to stderr past any logger
-    # Said always: left to itself it counts the machine's cores, not ours, and pins its threads to them.
+    options.log_severity_level = 3  # its warnings bypass any logger and go to stderr
+    # Always set: the default counts the machine's cores, not this process's, and pins threads to them.
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     return options
@@ -182,7 +182,7 @@ def _options(threads: int) -> Any:
 def _open(path: Path, options: Any) -> Any:
     if not path.is_file():
         raise CheckpointError(f"There is no model file at {str(path)!r}. Check the path.")
-    # A file with a TensorRT engine runs on the GPU alone.
+    # A file with a TensorRT engine runs only on the GPU.
     providers = ["TensorrtExecutionProvider"] if path.name.endswith(ENGINE_SUFFIX) else ["CPUExecutionProvider"]
     if not set(providers) <= set(onnxruntime.get_available_providers()):
         raise CheckpointError(f"{str(path)!r} holds a TensorRT engine, which this ONNX Runtime can't run.")

@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU: converted straight from torch, run without it."""
+"""OpenVINO on the CPU: converted directly from torch, run without it."""
 
 import threading
 from collections import deque
@@ -24,7 +24,7 @@ with no_telemetry():
     import openvino
 
 MODEL_FILE = "model.xml"
-_OWN_FORMS = 4
+_COMPILED_SIZES = 4
 _Shapes = tuple[tuple[int, ...], ...]
 _PLAIN = ("",)
 _MODES = {
@@ -36,15 +36,15 @@ _MODES = {
 
 
 class OpenvinoRuntime:
-    """Converts with OpenVINO's own reader of torch models (no ONNX in between), and quantises it."""
+    """Converts with OpenVINO's own reader of torch models (no ONNX in between), and quantises the result."""
 
     name = "openvino"
 
     def convert(self, source: Any, choice: Choice, folder: Path, calibration: Calibration | None) -> dict[str, Any]:
         """Write `model.xml` and `model.bin`; return how it was done.
 
-        Precision "16" stores half-size weights; "bf16" is chosen when the file is loaded, its weights stay whole. Its
-        last layers and those of `calibration.keep_float` compute in float32 where this OpenVINO can mix.
+        Precision "16" stores weights in half precision. "bf16" applies when the file is loaded, its weights stay in
+        float32; its last layers and those of `calibration.keep_float` compute in float32 where OpenVINO can mix.
         "int8" computes the other layers in float32, or with mode "bf16" in bfloat16. With mode "nncf" Intel's NNCF
         chooses the layers: it quantises more kinds of them and keeps less of a detector's accuracy.
 
@@ -54,7 +54,7 @@ class OpenvinoRuntime:
         """
         check_offer(choice, calibration, modes=_MODES, channels_last=False)
         recipe: dict[str, Any]
-        with kept_signal_stack():  # both compile, see _Form
+        with kept_signal_stack():  # both compile, see _CompiledModel
             model, recipe = catalogue.load("exporter", "openvino")(source)
             recipe["inference"] = _inference_type(choice)
             if choice.precision is Precision.INT8:
@@ -75,7 +75,7 @@ class OpenvinoRuntime:
                     source,
                     kept,
                     check=recipe["inference"] == "bf16",
-                    strict=choice.precision is Precision.BF16,  # in int8, to be kept means not to be quantised
+                    strict=choice.precision is Precision.BF16,  # in int8, keep_float only means not to quantise
                 )
         return recipe
 
@@ -97,105 +97,104 @@ class OpenvinoRuntime:
 
 
 class OpenvinoGraph:
-    """An OpenVINO model behind the graph seam.
+    """A `Graph` over an OpenVINO model.
 
-    It is compiled when the first request comes, for the shapes of that request: a free batch costs a tenth to a fifth
-    of the speed. The first few batch sizes have a form of their own, all later ones share one with a free batch.
+    The first request compiles it for that request's shapes, because a free batch costs 10 to 20 % of the speed. The
+    first few batch sizes are compiled separately, all later ones share one model with a free batch.
 
-    `run` and `run_all` may be called from several threads at once: each call has requests of its own. `close` may not;
-    let the other threads finish first.
+    `run` and `run_all` are thread-safe. `close` is not; let the other threads finish first.
     """
 
     def __init__(self, model: Any, signature: Signature, settings: dict[str, Any]) -> None:
         self.signature = signature
         self._model = model
         self._settings = settings
-        self._forms: dict[_Shapes, _Form] = {}
+        self._compiled: dict[_Shapes, _CompiledModel] = {}
         self._lock = threading.Lock()
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        """Return the outputs for flat inputs, in arrays of the caller's own."""
-        form = self._form(inputs)
-        request = form.take()
+        """Return the outputs for flat inputs; the caller owns the arrays."""
+        compiled = self._compile(inputs)
+        request = compiled.take()
         try:
             _start(request, inputs)
             return _finish(request)
         finally:
-            form.give(request)
+            compiled.give(request)
 
     def run_all(self, requests: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:
-        """Yield the outputs of many requests in their order, as many computed at a time as the hint provides for.
+        """Yield the outputs of many requests in their order, computed in parallel as the hint allows.
 
-        At most one more request than that is held, however long the iterable.
+        At most one more request than that is held in memory.
         """
-        busy: deque[tuple[_Form, Any, list[Array]]] = deque()  # inputs are read while the request runs: keep them
+        busy: deque[tuple[_CompiledModel, Any, list[Array]]] = deque()  # inputs must live while the request runs
         try:
             for inputs in requests:
-                form = self._form(inputs)
-                while len(busy) > form.side_by_side:
+                compiled = self._compile(inputs)
+                while len(busy) > compiled.parallel:
                     yield _finish_first(busy)
-                request = form.take()
-                busy.append((form, request, _start(request, inputs)))
+                request = compiled.take()
+                busy.append((compiled, request, _start(request, inputs)))
             while busy:
                 yield _finish_first(busy)
         finally:
-            # Also when the caller stops half-way, or a request fails: nothing may run on behind his back.
-            for form, request, _ in busy:
+            # Even if the caller stops early or a request fails, nothing keeps running.
+            for compiled, request, _ in busy:
                 with suppress(CheckpointError):
                     _finish(request)
-                form.give(request)
+                compiled.give(request)
 
     def close(self) -> None:
-        """Let go of the compiled forms and their threads."""
+        """Release the compiled models and their threads."""
         self._model = None
         with kept_signal_stack():
-            self._forms.clear()
+            self._compiled.clear()
 
-    def _form(self, inputs: Sequence[Array]) -> "_Form":
+    def _compile(self, inputs: Sequence[Array]) -> "_CompiledModel":
         shapes = tuple(a.shape for a in inputs)
         with self._lock:
             if self._model is None:
                 raise CheckpointError("This session is closed. Load the model again.")
-            if shapes not in self._forms and len(self._forms) >= _OWN_FORMS:
+            if shapes not in self._compiled and len(self._compiled) >= _COMPILED_SIZES:
                 shapes = ()
-            if shapes not in self._forms:
-                self._forms[shapes] = _Form(self._model, shapes, self._settings)
-            return self._forms[shapes]
+            if shapes not in self._compiled:
+                self._compiled[shapes] = _CompiledModel(self._model, shapes, self._settings)
+            return self._compiled[shapes]
 
 
-class _Form:
-    """The model compiled for given shapes (none given: for any batch), and its idle requests."""
+class _CompiledModel:
+    """The model compiled for given shapes (empty: for any batch), and its idle requests."""
 
     def __init__(self, model: Any, shapes: _Shapes, settings: dict[str, Any]) -> None:
         try:
             if shapes:
                 model = model.clone()
                 model.reshape({port: list(shape) for port, shape in zip(model.inputs, shapes, strict=True)})
-            # OpenVINO's threads have the mask of the one that starts them; compiling leaves a signal stack behind that
-            # is freed with the compiled model.
+            # OpenVINO's threads inherit the affinity of the thread that starts them. Compiling installs a signal stack
+            # that is freed with the compiled model.
             with unbound(), kept_signal_stack():
                 self._compiled: Any = openvino.Core().compile_model(model, "CPU", settings)
         except RuntimeError as error:
             raise CheckpointError(f"OpenVINO can't compile the model: {_reason(error)}") from error
-        self.side_by_side = int(self._compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
+        self.parallel = int(self._compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS"))
         self._idle: list[Any] = []
 
     def take(self) -> Any:
         """Return an idle request, or a new one."""
         try:
-            return self._idle.pop()  # one step for Python: two threads never get the same
+            return self._idle.pop()  # atomic in Python: two threads never get the same
         except IndexError:
             return self._compiled.create_infer_request()
 
     def give(self, request: Any) -> None:
-        """Take a request back."""
+        """Return a request to the idle ones."""
         self._idle.append(request)
 
 
 def _start(request: Any, inputs: Sequence[Array]) -> list[Array]:
-    """Set a request going, and return what must stay in memory until it has ended."""
-    kept = [np.ascontiguousarray(a).reshape(a.shape) for a in inputs]  # the first makes a scalar one-dimensional
-    # A thread of OpenVINO's computes, never the caller's: whatever binds that one to a core holds for it alone.
+    """Start a request, and return the arrays that must live until it ends."""
+    kept = [np.ascontiguousarray(a).reshape(a.shape) for a in inputs]  # ascontiguousarray makes scalars one-dimensional
+    # Asynchronous, so that OpenVINO's threads compute, not the caller's, which may be pinned to a core.
     request.start_async(kept, share_inputs=True)
     return kept
 
@@ -208,11 +207,11 @@ def _finish(request: Any) -> tuple[Array, ...]:
     return tuple(np.array(tensor.data) for tensor in request.output_tensors)
 
 
-def _finish_first(busy: "deque[tuple[_Form, Any, list[Array]]]") -> tuple[Array, ...]:
-    form, request, _ = busy[0]
+def _finish_first(busy: "deque[tuple[_CompiledModel, Any, list[Array]]]") -> tuple[Array, ...]:
+    compiled, request, _ = busy[0]
     outputs = _finish(request)
     busy.popleft()
-    form.give(request)
+    compiled.give(request)
     return outputs
 
 
@@ -223,9 +222,9 @@ def _wanted_type(choice: Choice) -> str:
 
 
 def _inference_type(choice: Choice) -> str:
-    """Return the type that this CPU computes in; never left to OpenVINO, which takes bf16 wherever it can."""
+    """Return the type that this CPU computes in; by default OpenVINO would use bf16 wherever it can."""
     wanted = _wanted_type(choice)
-    with unbound():  # on first use OpenVINO counts the main thread's cpus, once for all
+    with unbound():  # on first use OpenVINO counts the main thread's cpus, once
         offered = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     return wanted if {"f16": "FP16", "bf16": "BF16", "f32": "FP32"}[wanted] in offered else "f32"
 
@@ -238,7 +237,7 @@ def _settings(choice: Choice, tuning: Tuning) -> dict[str, Any]:
     settings: dict[str, Any] = {
         "PERFORMANCE_HINT": tuning.hint.upper(),
         "INFERENCE_PRECISION_HINT": _inference_type(choice),
-        # Two models of one process would be pinned to the same first cores. The process's own mask is kept either way.
+        # Two models of one process would be pinned to the same first cores. The process's affinity holds either way.
         "ENABLE_CPU_PINNING": False,
     }
     streams = tuning.streams
@@ -247,13 +246,13 @@ def _settings(choice: Choice, tuning: Tuning) -> dict[str, Any]:
     if streams is not None:
         settings["NUM_STREAMS"] = streams
     if tuning.threads is not None:
-        settings["INFERENCE_NUM_THREADS"] = tuning.threads * (streams or 1)  # OpenVINO counts those of all streams
+        settings["INFERENCE_NUM_THREADS"] = tuning.threads * (streams or 1)  # the total of all streams
     elif cpu.quota is not None:
-        settings["INFERENCE_NUM_THREADS"] = cpu.usable_cores  # OpenVINO sees the mask, but no quota
+        settings["INFERENCE_NUM_THREADS"] = cpu.usable_cores  # OpenVINO respects the affinity, but not the quota
     return settings
 
 
 def _reason(error: Exception) -> str:
-    """Return the last line of OpenVINO's message: those before it name its own source files."""
+    """Return the last line of OpenVINO's message; the others name its source files."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

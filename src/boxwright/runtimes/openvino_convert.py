@@ -1,4 +1,4 @@
-"""A torch model as an OpenVINO model, by OpenVINO's own readers of torch programs."""
+"""Converts a torch model to OpenVINO with OpenVINO's own readers of torch programs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,33 +20,33 @@ with no_telemetry():
     import openvino
 
 PATH = "__module.model."
-"""How the names of nodes begin: the tracer's mark, and where `FlatModule` keeps the user's model."""
+"""The prefix of node names: the tracer's mark, and where `FlatModule` holds the user's model."""
 
 
 def convert(source: Source) -> tuple[Any, dict[str, Any]]:
-    """Return the OpenVINO model, its ports named and shaped as the signature says, and how it was read.
+    """Return the OpenVINO model, with the signature's port names and shapes, and how it was read.
 
-    Tracing is three times faster; `torch.export` takes models that tracing does not, or takes for another one.
+    Tracing is three times faster; `torch.export` reads models that tracing can't, or reads wrongly.
 
     Raises:
-        ConversionError: neither way gives a model with the original's outputs.
+        ConversionError: neither way produces the original's outputs.
     """
     example = source.example
     if source.signature.free_batch:
-        # A traced axis of size 1 may be taken for one that broadcasts; more rows than two only take longer.
+        # Tracing may take an axis of size 1 for one that broadcasts; more rows than two only take longer.
         example = tuple(torch.cat((t, t))[:2] for t in example)
     reasons = []
     for way, read in (("traced", _trace), ("exported", _export)):
         try:
-            model, told = _attempt(read, source, example)
-            return model, {"read": way, **told}
+            model, notes = _attempt(read, source, example)
+            return model, {"read": way, **notes}
         except ConversionError as error:
             reasons.append(f"{way}: {error}")
     raise ConversionError(f"OpenVINO can't read the model ({'; '.join(reasons)}).")
 
 
 def find_module(name: str) -> str:
-    """Return the module of the flat model that a node's name tells of; the whole model if it tells of none.
+    """Return the module of the flat model that a node's name refers to; the whole model if it names none.
 
     Example:
         >>> find_module("__module.model.head.conv/aten::_convolution/Convolution"), find_module("images")
@@ -58,14 +58,14 @@ def find_module(name: str) -> str:
 
 def _attempt(read: Callable[..., Any], source: Source, example: tuple[Tensor, ...]) -> tuple[Any, dict[str, Any]]:
     try:
-        with quiet_tracing() as told:  # the readers warn of everything that they might have got wrong
+        with quiet_tracing() as notes:  # the readers warn about everything they are unsure of
             # OpenVINO folds too, but then the convolutions lose the names by which they can be kept in float.
             model = read(fold_copy(source), example, source.signature.free_batch)
         _name_ports(model, source)
         _verify(model, source, example)
     except Exception as error:  # the readers run the user's model, which may raise anything
         raise ConversionError(first_line(error)) from error
-    return model, told
+    return model, notes
 
 
 def _trace(module: nn.Module, example: tuple[Tensor, ...], free: bool) -> Any:  # noqa: ARG001 a trace is always free
@@ -99,7 +99,7 @@ def _name_ports(model: Any, source: Source) -> None:
 
 
 def _verify(model: Any, source: Source, example: Sequence[Tensor]) -> None:
-    """Refuse a model that gives other outputs, also for another batch size than the one it was read with."""
+    """Check that the outputs equal the original's, also for another batch size than the example's."""
     with unbound():
         compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     rows = [None, 1] if source.signature.free_batch else [None]

@@ -1,7 +1,7 @@
 """bf16 in OpenVINO with some layers in float32.
 
-A CPU's compiler leaves a node as it is if the file says that its precision must not be converted. Versions of OpenVINO
-that do not know this mark read over it; so whether it is obeyed is looked up in the compiled model.
+OpenVINO's CPU compiler keeps a node's precision if the file forbids converting it. Versions that do not know this mark
+ignore it, so the compiled model shows whether it was obeyed.
 """
 
 import tempfile
@@ -14,38 +14,39 @@ from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
 from boxwright.core.affinity import unbound
-from boxwright.core.errors import UsageError, suggest
+from boxwright.core.errors import UsageError
+from boxwright.core.files import whole_file
 from boxwright.runtimes.edge_layers import find_last_layers
 from boxwright.runtimes.fold import fold_copy
 from boxwright.runtimes.openvino_convert import find_module
-from boxwright.runtimes.source import PREFIX, Source
+from boxwright.runtimes.source import PREFIX, Source, check_names
 from boxwright.runtimes.telemetry import no_telemetry
 
 with no_telemetry():
     import openvino
 
-# "Not from any type to f16": f16 is what a CPU's compiler asks about, whatever short format it is going to use.
+# "Not from any type to f16": f16 is what a CPU's compiler asks about, whichever short format it uses.
 MARK = {"name": "DisablePrecisionConversion", "version": "0", "value": "dynamic:f16"}
 _CONVOLUTIONS = ("Convolution", "GroupConvolution")
 _PLAIN = ("Const", "Parameter", "Result")  # nodes that compute nothing
 _LAYERS = (nn.Linear, _ConvNd)  # what has weights in torch
 _Nodes = Mapping[str, Sequence[ET.Element]]
-"""The nodes of layers, by the layer's name."""
+"""The nodes of layers, by layer name."""
 
 
 def mix(path: Path, source: Source, keep_float: Sequence[str], *, check: bool, strict: bool) -> dict[str, Any]:
-    """Have a written model compute its last layers and others in float32 where the rest is in bf16; return the recipe.
+    """Mark the last and other layers of a written model to stay in float32 in a bf16 model; return the recipe.
 
     Only convolutions can be kept: a linear layer becomes another node when it is compiled, and loses its mark. The
-    recipe has them as "keepable", and those that are kept as "float32". It is empty, and the file as it was, if there
-    is no convolution or OpenVINO does not obey.
+    recipe lists them as "keepable", and those that are kept as "float32". It is empty, and the file unchanged, if
+    there is no convolution or OpenVINO ignores the mark.
 
     Args:
         path: the model's .xml file.
-        source: the torch model behind it.
+        source: the torch model it was converted from.
         keep_float: names of torch modules that stay in float32 beside the last layers.
-        check: look into the compiled model; else, as on a CPU that has no bf16, marks are taken to be obeyed.
-        strict: refuse what can't stay in float32, instead of leaving it in bf16.
+        check: inspect the compiled model; otherwise (on a CPU without bf16) assume that marks are obeyed.
+        strict: reject what can't stay in float32, instead of leaving it in bf16.
 
     Raises:
         UsageError: a module of `keep_float` is not there, or can't stay in float32 (`strict`).
@@ -56,7 +57,7 @@ def mix(path: Path, source: Source, keep_float: Sequence[str], *, check: bool, s
     tree = ET.parse(path)
     nodes = _find_nodes(tree, layers)
     wanted = [name for name in dict.fromkeys((*find_last_layers(module, source.example), *asked)) if name in nodes]
-    tried = wanted or list(nodes)[:1]  # with nothing to keep, one shows whether it could be
+    tried = wanted or list(nodes)[:1]  # with nothing to keep, try one to see whether marks work
     obeyed = set(tried)
     if check:
         _mark(node for name in tried for node in nodes[name])
@@ -74,9 +75,8 @@ def mix(path: Path, source: Source, keep_float: Sequence[str], *, check: bool, s
     tree = ET.parse(path)
     nodes = _find_nodes(tree, layers)
     _mark(node for name in kept for node in nodes[name])
-    new = path.with_suffix(".new")
-    tree.write(new)
-    new.replace(path)
+    with whole_file(path) as draft:
+        tree.write(draft)
     return {
         "float32": [name.removeprefix(PREFIX) for name in kept],
         "keepable": [name.removeprefix(PREFIX) for name in nodes],
@@ -91,12 +91,11 @@ def _name_layers(module: nn.Module) -> dict[str, str]:
 
 
 def _find_asked(module: nn.Module, layers: Mapping[str, str], keep_float: Sequence[str]) -> list[str]:
-    """Return the layers that modules are or have inside; a module without any stands for itself."""
+    """Return the layers that modules are or contain; a module without any is returned itself."""
     known = [name.removeprefix(PREFIX) for name, _ in module.named_modules(remove_duplicate=False)]
     asked: list[str] = []
+    check_names(keep_float, known)
     for name in keep_float:
-        if name not in known:
-            raise UsageError(f"keep_float names {name!r}, which is no module of the model.{suggest(name, known)}")
         inside = [layers[alias] for alias in layers if f"{alias}.".startswith(f"{PREFIX}{name}.")]
         asked += inside or [PREFIX + name]
     return asked
@@ -126,7 +125,7 @@ def _mark(nodes: Iterable[ET.Element]) -> None:
 
 
 def _read_precisions(tree: "ET.ElementTree[ET.Element]", weights: Path) -> dict[str, str]:
-    """Return what the convolutions of a model compute in, by their names in the file; nothing if it can't be read."""
+    """Return the precision of a model's convolutions by their names in the file; empty if it can't be read."""
     with tempfile.TemporaryDirectory() as folder, unbound():
         path = Path(folder) / "model.xml"
         tree.write(path)

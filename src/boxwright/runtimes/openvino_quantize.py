@@ -10,13 +10,13 @@ from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import version
 from typing import Any
 
-from boxwright.core.errors import ConversionError, UsageError, suggest
+from boxwright.core.errors import ConversionError
 from boxwright.core.files import whole_file
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.fold import fold_copy
 from boxwright.runtimes.openvino_convert import find_module
 from boxwright.runtimes.quantized import FLOAT_LAYERS, choose_layers
-from boxwright.runtimes.source import PREFIX, Source
+from boxwright.runtimes.source import PREFIX, Source, check_names
 from boxwright.runtimes.telemetry import no_telemetry
 
 with no_telemetry(), warnings.catch_warnings():
@@ -109,9 +109,7 @@ def find_nodes(model: Any, source: Source, modules: Sequence[str]) -> list[str]:
     if not modules:
         return []
     known = [name for name, _ in source.model.named_modules()]
-    for name in modules:
-        if name not in known:
-            raise UsageError(f"keep_float={name!r} is not a module of the model.{suggest(name, known)}")
+    check_names(modules, known)
     wanted = tuple(f"{PREFIX}{name}." for name in modules)
     names = [node.get_friendly_name() for node in model.get_ops()]
     return [name for name in names if f"{find_module(name)}.".startswith(wanted)]

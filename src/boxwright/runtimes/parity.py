@@ -1,4 +1,4 @@
-"""How far a converted model's outputs are from the original's, and how far they may be."""
+"""How far a converted model's outputs are from the original's, and how far is acceptable."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ BOUNDS: dict[Precision, float] = {
     Precision.BF16_TRUE: 3e-1,
     Precision.INT8: 5e-1,
 }
-"""The largest `distance` that a precision explains; beyond it something else is wrong. Accuracy is measured apart."""
+"""The largest `distance` that a precision explains; beyond it something else is wrong. It says nothing of accuracy."""
 
 
 def distance(outputs: Sequence[Array], reference: Sequence[Array]) -> float:

@@ -1,4 +1,4 @@
-"""What the torch-based runtimes share: a model made ready for a choice, exported, saved, and run behind the seam."""
+"""What the torch-based runtimes share: a model prepared for a choice, exported, saved, and run as a graph."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from boxwright.core.errors import CheckpointError, ConversionError, UsageError, suggest
+from boxwright.core.errors import CheckpointError, ConversionError, UsageError
 from boxwright.core.signature import Array, Signature
 from boxwright.core.types import Precision
 from boxwright.runtimes.base import Choice, Tuning, first_line, one_by_one
@@ -19,13 +19,13 @@ from boxwright.runtimes.edge_layers import FloatLayer, find_last_layers
 from boxwright.runtimes.fold import fold_batch_norms, set_module
 from boxwright.runtimes.fused import can_fuse, fuse_activations
 from boxwright.runtimes.rounding import correct_biases
-from boxwright.runtimes.source import PREFIX, FlatModule, Source
+from boxwright.runtimes.source import PREFIX, FlatModule, Source, check_names
 
 PROGRAM = "program.pt2"
 
 
 class BorderModule(nn.Module):
-    """A flat model in another number format or memory layout that still takes and gives what the original did."""
+    """A flat model in another number format or memory layout, with the original's inputs and outputs."""
 
     def __init__(self, module: nn.Module, *, dtype: torch.dtype | None = None, channels_last: bool = False) -> None:
         super().__init__()
@@ -58,8 +58,8 @@ def prepare(
 
     Args:
         source: the model.
-        choice: what to make of it.
-        plain: change the number format and nothing else.
+        choice: the number format and layout.
+        plain: change only the number format.
         fuse: put activations into the convolutions before them (`fused.FusedConv`), where this machine can.
         calibration: in bf16, its `keep_float` stays in float32 beside the last layers.
 
@@ -89,11 +89,7 @@ def prepare(
 def _keep(module: nn.Module, source: Source, more: Sequence[str]) -> dict[str, FloatLayer]:
     """Return copies of the layers that stay in float32: the last ones, whose outputs are not rounded, and others."""
     last = find_last_layers(module, source.example)
-    known = {name for name, _ in module.named_modules()}
-    for name in more:
-        if PREFIX + name not in known:
-            names = [name.removeprefix(PREFIX) for name in known if name.startswith(PREFIX)]
-            raise UsageError(f"keep_float names {name!r}, which is no module of the model.{suggest(name, names)}")
+    check_names(more, [name for name, _ in source.model.named_modules()])
     others = [PREFIX + name for name in more if PREFIX + name not in last]
     return {
         **{name: FloatLayer(deepcopy(module.get_submodule(name))) for name in last},
@@ -102,7 +98,7 @@ def _keep(module: nn.Module, source: Source, more: Sequence[str]) -> dict[str, F
 
 
 def settle(module: nn.Module, choice: Choice) -> nn.Module:
-    """Return a flat model in the choice's number format, with inputs in its layout, behind the original's call."""
+    """Return a flat model in the choice's number format and layout, with the original's inputs and outputs."""
     dtype = torch.bfloat16 if choice.precision is Precision.BF16 else None
     if dtype is None and not choice.channels_last:
         return module.eval()
@@ -110,14 +106,14 @@ def settle(module: nn.Module, choice: Choice) -> nn.Module:
 
 
 def lay_channels_last(module: nn.Module) -> None:
-    """Lay the weights of image layers channels last, in place; a saved program keeps plain ones."""
+    """Lay the weights of image layers channels last, in place; saved programs do not keep layouts."""
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.ndim == 4:
             tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
 
 
 def export_program(source: Source, module: nn.Module) -> tuple[torch.export.ExportedProgram, int | None]:
-    """Return the exported program of a flat module, and the batch size if only one goes.
+    """Return the exported program of a flat module, and the batch size if only one works.
 
     The batch stays free where the source's is free and the model's code allows it; else it is the example's.
 
@@ -134,7 +130,7 @@ def export_program(source: Source, module: nn.Module) -> tuple[torch.export.Expo
             return torch.export.export(
                 module, example, dynamic_shapes=(tuple({0: batch} for _ in example),), strict=False
             ), None
-        except Exception:  # noqa: BLE001 - whatever it was, the example's own batch may go; its error is told below
+        except Exception:  # noqa: BLE001 - the example's own batch may still work; if not, its error is raised below
             pass
     try:
         program = torch.export.export(module, source.example, strict=False)
@@ -148,7 +144,7 @@ def export_program(source: Source, module: nn.Module) -> tuple[torch.export.Expo
 
 
 def save_program(source: Source, module: nn.Module, folder: Path) -> dict[str, Any]:
-    """Write the exported program of a flat module; return {"batch": n} where only one batch size goes."""
+    """Write the exported program of a flat module; return {"batch": n} where only one batch size works."""
     program, batch = export_program(source, module)
     torch.export.save(program, folder / PROGRAM)
     return {} if batch is None else {"batch": batch}
@@ -163,11 +159,11 @@ def load_program(folder: Path, *, channels_last: bool = False) -> torch.fx.Graph
     path = folder / PROGRAM
     try:
         program = torch.export.load(path)
-    except Exception as error:  # the reader of the file raises whatever a broken one leads it to
+    except Exception as error:  # broken files make the reader raise many kinds
         raise CheckpointError(f"{str(path)!r} can't be loaded: {first_line(error)}") from error
     guarded = program.module()
     for node in list(guarded.graph.nodes):
-        # The signature checks inputs with better words; these checks cost time in every call.
+        # The signature checks inputs with better messages; these checks cost time in every call.
         if node.op == "call_module" and node.target == "_guards_fn":
             guarded.graph.erase_node(node)
     module = torch.fx.GraphModule(guarded, guarded.graph)  # without its hooks, which check inputs too
@@ -178,7 +174,7 @@ def load_program(folder: Path, *, channels_last: bool = False) -> torch.fx.Graph
 
 @contextmanager
 def torch_threads(count: int | None) -> Iterator[None]:
-    """Compute with so many threads for the time of a block; None leaves the number as it is."""
+    """Compute with this number of threads inside a block; None changes nothing."""
     before = torch.get_num_threads()
     if count is None or count == before:
         yield
@@ -191,7 +187,7 @@ def torch_threads(count: int | None) -> Iterator[None]:
 
 
 class ModuleGraph:
-    """Anything that takes and gives flat tensors, behind the graph seam."""
+    """A `Graph` over anything that takes and returns flat tensors."""
 
     def __init__(
         self,
@@ -219,7 +215,7 @@ class ModuleGraph:
         taken = {t.data_ptr() for t in tensors}
         with torch.inference_mode(), torch_threads(self._threads):
             outputs = [t.float() if t.dtype == torch.bfloat16 else t for t in self._function(*tensors)]
-        # The caller owns the outputs: none may lie in the memory of an input.
+        # The caller owns the outputs: none may share memory with an input.
         return tuple(t.numpy().copy() if t.data_ptr() in taken else t.numpy() for t in outputs)
 
     def run_all(self, requests: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:
@@ -227,12 +223,12 @@ class ModuleGraph:
         return one_by_one(self, requests)
 
     def close(self) -> None:
-        """Let go of the model."""
+        """Release the model."""
         self._function = None
 
 
 def open_original(source: Source) -> ModuleGraph:
-    """Return the source's own model behind the graph seam, not converted."""
+    """Return a graph over the source's own model, not converted."""
     return ModuleGraph(FlatModule(source.model, source.signature.call).eval(), source.signature, Tuning())
 
 

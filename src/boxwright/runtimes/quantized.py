@@ -1,7 +1,7 @@
 """Static int8 for any torch model: layers that round their inputs and weights, ranges measured on real inputs.
 
-A quantised layer is written with the operators "quantize" and "dequantize" around the float layer. That is the form
-that TorchInductor knows how to make int8 kernels from, and that `onednn` reads; run as it is, it shows the error.
+A quantised layer is a float layer between the operators "quantize" and "dequantize". TorchInductor makes int8 kernels
+from this form, and `onednn` reads it; run as it is, it shows the error.
 """
 
 import hashlib
@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.ao.quantization.fx._decomposed  # registers the operators quantized_decomposed::*
+
+# Registers the operators quantized_decomposed::*. torch.ao is to be removed from torch, but TorchInductor recognises
+# int8 layers by these operators and imports them from here itself, as torchao does. They will move when it does.
+import torch.ao.quantization.fx._decomposed
 from torch import Tensor, nn
 from torch.nn import functional
 
-from boxwright.core.errors import ConversionError, UsageError, suggest
+from boxwright.core.errors import ConversionError
 from boxwright.core.files import write_whole
 from boxwright.core.signature import Array
 from boxwright.runtimes.base import Choice
@@ -25,7 +28,7 @@ from boxwright.runtimes.edge_layers import find_first_layers, find_last_layers
 from boxwright.runtimes.fold import fold_batch_norms, set_module
 from boxwright.runtimes.program import settle
 from boxwright.runtimes.rounding import compare_outputs, run_samples, watching
-from boxwright.runtimes.source import PREFIX, Source
+from boxwright.runtimes.source import PREFIX, Source, check_names
 
 _BINS = 2048
 FLOAT_LAYERS = "depthwise convolutions, first and last layers, products, sums, activations"
@@ -51,7 +54,7 @@ class Range:
 
     @property
     def zero_point(self) -> int:
-        """The step that stands for zero."""
+        """The step that represents zero."""
         return min(max(round(-self.low / self.scale), 0), 255)
 
 
@@ -78,7 +81,7 @@ class Measured:
 
 
 class QuantizedLayer(nn.Module):
-    """A convolution or linear layer with int8 weights (one scale an output channel) and uint8 inputs (one scale)."""
+    """A convolution or linear layer with int8 weights (one scale per output channel) and uint8 inputs (one scale)."""
 
     def __init__(self, layer: nn.Module, limits: Range, bits: int = 8) -> None:
         super().__init__()
@@ -96,7 +99,7 @@ class QuantizedLayer(nn.Module):
             self.conv = (layer.stride, layer.padding, layer.dilation, layer.groups)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the layer gives for rounded inputs and weights."""
+        """Return the layer's output for rounded inputs and weights."""
         ops = torch.ops.quantized_decomposed
         x = ops.quantize_per_tensor(x, self.scale, self.zero_point, 0, 255, torch.uint8)
         x = ops.dequantize_per_tensor(x, self.scale, self.zero_point, 0, 255, torch.uint8)
@@ -128,8 +131,8 @@ def quantize(source: Source, choice: Choice, calibration: Calibration) -> tuple[
         "quantized": [name.removeprefix(PREFIX) for name in measured],
         "keep_float": list(calibration.keep_float),
         "float": FLOAT_LAYERS,
-        "activations": "uint8, one scale a tensor, range with the least square error",
-        "weights": "int8, one scale an output channel, bias corrected by the mean error",
+        "activations": "uint8, one scale per tensor, range with the least square error",
+        "weights": "int8, one scale per output channel, bias corrected by the mean error",
         "samples": len(calibration.samples),
     }
     return settle(module, choice), recipe
@@ -174,17 +177,13 @@ def choose_layers(module: nn.Module, example: Sequence[Tensor], keep_float: Sequ
 
 
 def find_layers(module: nn.Module, keep_float: Sequence[str] = (), *, depthwise: bool = False) -> dict[str, nn.Module]:
-    """Return the layers of a flat model that may be quantised, by name; depthwise convolutions only if asked for.
+    """Return the layers of a flat model that can be quantised, by name; depthwise convolutions only on request.
 
     Raises:
         UsageError: `keep_float` names a module that is not there.
     """
     known = [name.removeprefix(PREFIX) for name, _ in module.named_modules() if name.startswith(PREFIX)]
-    for name in keep_float:
-        if name not in known:
-            raise UsageError(
-                f"keep_float names the module {name!r}, which the model does not have.{suggest(name, known)}"
-            )
+    check_names(keep_float, known)
     kept = tuple(f"{PREFIX}{name}" for name in keep_float)
     return {
         name: part
@@ -194,7 +193,7 @@ def find_layers(module: nn.Module, keep_float: Sequence[str] = (), *, depthwise:
 
 
 def can_quantize(part: nn.Module, *, depthwise: bool = False) -> bool:
-    """Return whether a layer is of a kind that is quantised."""
+    """Return whether a layer's kind can be quantised."""
     if type(part) is nn.Linear:
         return True
     return (
@@ -224,7 +223,7 @@ def measure_ranges(
 def clip_ranges(
     module: nn.Module, layers: Mapping[str, nn.Module], ranges: Mapping[str, Range], samples: Sequence[Sequence[Array]]
 ) -> dict[str, Range]:
-    """Return narrower ranges where cutting rare large values off costs less than the finer steps win."""
+    """Return narrower ranges where finer steps gain more than clipping rare large values costs."""
     counts: dict[str, Tensor] = {}
 
     def watch(name: str, x: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Which layers suffer most from int8 or bf16: the order in which a search puts them back to float."""
+"""Which layers lose most by int8 or bf16: the order in which a search puts them back to float."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -22,8 +22,8 @@ def rank_layers(
 
     The layers are the convolutions (2-d) and the linear ones.
 
-    The error is `parity.distance`, its largest value over the samples. In int8 weights have one scale an output
-    channel, inputs one scale a tensor with the range that the samples show; no runtime is asked.
+    The error is the largest `parity.distance` over the samples. In int8, weights have one scale per output channel and
+    inputs one scale per tensor, with the range of the samples; no runtime is involved.
 
     Args:
         source: the model.

@@ -1,4 +1,4 @@
-"""Arrays in memory that two processes share: written by one, seen by the other without a copy."""
+"""Arrays in memory that two processes share: one writes, the other reads without a copy."""
 
 import mmap
 import os
@@ -10,13 +10,13 @@ import numpy as np
 from boxwright.core.signature import Array
 
 Header = list[tuple[str, tuple[int, ...], int]]
-"""For each array its type, shape and place."""
+"""The type, shape and offset of each array."""
 
-_ALIGN = 64  # a cache line; also what vector instructions like
+_ALIGN = 64  # a cache line, which suits vector instructions too
 
 
 class Slab:
-    """A piece of anonymous shared memory that grows as needed and is gone when the last process closes it.
+    """Anonymous shared memory that grows as needed and is freed when the last process closes it.
 
     Example:
         >>> slab = Slab.create()
@@ -38,7 +38,7 @@ class Slab:
         return cls(os.memfd_create("boxwright"))
 
     def write(self, arrays: Sequence[Array]) -> Header:
-        """Copy the arrays into the slab, and return what `read` needs to find them."""
+        """Copy the arrays into the slab, and return the header that `read` needs."""
         header: Header = []
         end = 0
         for array in arrays:
@@ -51,10 +51,10 @@ class Slab:
         return header
 
     def read(self, header: Header) -> list[Array]:
-        """Return the arrays as they lie in the slab; the next `write` changes them."""
+        """Return views of the arrays in the slab; the next `write` changes them."""
         size = os.fstat(self.fd).st_size
         if size and (self._map is None or len(self._map) < size):
-            self._map = mmap.mmap(self.fd, size)  # an older map lives on as long as an array looks into it
+            self._map = mmap.mmap(self.fd, size)  # an older map lives as long as an array views it
         buffer: Any = self._map if self._map is not None else b""
         return [
             np.ndarray(shape, np.dtype(dtype), buffer, place) if np.prod(shape) else np.empty(shape, np.dtype(dtype))
@@ -62,7 +62,7 @@ class Slab:
         ]
 
     def close(self) -> None:
-        """Let go of the memory; closing twice is allowed."""
+        """Release the memory; closing twice is allowed."""
         self._map = None
         if self.fd >= 0:
             os.close(self.fd)

@@ -1,7 +1,7 @@
-"""`Source`: a torch model with an example of its call, as every conversion begins."""
+"""`Source`: a torch model with an example of its call; every conversion starts from one."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -9,16 +9,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from boxwright.core.errors import ConversionError, UsageError
+from boxwright.core.errors import ConversionError, UsageError, suggest
 from boxwright.core.signature import Array, Port, Signature, port_names, refuse_bfloat16
 from boxwright.core.structure import Template, flatten, leaf_names, rebuild
 
 PREFIX = "model."
-"""Where a flat model keeps the user's."""
+"""Where a flat model holds the user's."""
+
+
+def check_names(keep_float: Iterable[str], known: Collection[str]) -> None:
+    """Check that the modules to keep in float exist.
+
+    Raises:
+        UsageError: one does not.
+    """
+    for name in keep_float:
+        if name not in known:
+            raise UsageError(f"keep_float names {name!r}, which is not a module of the model.{suggest(name, known)}")
 
 
 class FlatModule(nn.Module):
-    """A model that takes its tensors one after the other and gives a tuple of tensors."""
+    """A model that takes flat tensors and returns a tuple of tensors."""
 
     def __init__(self, model: nn.Module, call: Template) -> None:
         super().__init__()
@@ -45,16 +56,16 @@ class Source:
     ) -> "Source":
         """Return the source for a model and an example call, which is run to see what comes out.
 
-        The model itself is never changed; conversions work on the copy that `flat` gives.
+        The model itself is never changed; conversions work on the copy that `flat` returns.
 
         Args:
             model: any module.
             args: positional inputs of one call; numpy arrays become tensors.
             kwargs: keyword inputs of that call.
-            free_batch: let the first axis have any size, if the model turns out to follow it.
+            free_batch: let the first axis have any size, if the outputs follow it.
 
         Raises:
-            UsageError: an input or output is nothing that a converted model can take or give.
+            UsageError: an input or output is of a kind that no converted model supports.
             ConversionError: the model fails on the example.
         """
         leaves, call = flatten((tuple(args), dict(kwargs or {})))
@@ -85,11 +96,11 @@ class Source:
         return cls(model, example, Signature(inputs=inputs, outputs=tuple(ports), call=call, result=result))
 
     def flat(self) -> FlatModule:
-        """Return a copy of the model behind a flat call, in evaluation mode; the caller may change it."""
+        """Return a copy of the model with a flat call, in evaluation mode; the caller may change it."""
         flat = FlatModule(deepcopy(self.model), self.signature.call).eval()
         for part in flat.modules():
             if isinstance(part, nn.TransformerEncoderLayer):
-                # Its short cut is one operator that reads its layers' weights, past whatever they were replaced with.
+                # Its fast path is one operator that reads its layers' weights, even after they were replaced.
                 part.activation_relu_or_gelu = 0
         return flat
 
@@ -100,7 +111,7 @@ class Source:
 
 
 def _run(model: nn.Module, call: Template, inputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Template]:
-    """Return the outputs and their template, with the model in evaluation mode for the time of the call."""
+    """Return the outputs and their template, with the model in evaluation mode during the call."""
     args, kwargs = rebuild(call, inputs)
     modes = [(module, module.training) for module in model.modules()]
     try:

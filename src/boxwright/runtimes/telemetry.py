@@ -1,4 +1,4 @@
-"""Importing packages that would report their use over the network."""
+"""Imports packages that would report their use over the network."""
 
 import sys
 from collections.abc import Iterator
@@ -9,15 +9,15 @@ _REPORTER = "openvino_telemetry"
 
 @contextmanager
 def no_telemetry() -> Iterator[None]:
-    """Import OpenVINO or NNCF inside this block and they send nothing.
+    """Import OpenVINO or NNCF inside this block to keep them from sending usage data.
 
-    Both look for their reporting package when they are imported, send a first event right then, and go without where
-    the package is missing. Here it is as good as missing. A program that imported OpenVINO before is left as it was.
+    Both import a reporting package, send a first event at import, and do without if the package is missing. Inside
+    this block it seems missing. Nothing changes if the program has imported it before.
     """
     if _REPORTER in sys.modules:
         yield
         return
-    sys.modules[_REPORTER] = None  # type: ignore[assignment] # Python's own mark for "can't be imported"
+    sys.modules[_REPORTER] = None  # type: ignore[assignment] # Python's mark for "can't be imported"
     try:
         yield
     finally:

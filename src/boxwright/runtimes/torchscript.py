@@ -29,9 +29,9 @@ _MODES = {Precision.FP32: ("",), Precision.BF16: ("",), Precision.INT8: ("",)}
 
 
 class JitRuntime:
-    """Writes a frozen trace; for int8 the program, which is traced when its weights are packed for the machine.
+    """Writes a frozen trace; for int8 the program, which is traced when loading has packed its weights.
 
-    oneDNN's graph fuser is left alone: it is switched for the whole process.
+    oneDNN's graph fuser stays off, because it is a switch for the whole process.
     """
 
     name = "jit"
@@ -62,7 +62,7 @@ class JitRuntime:
 
 
 def _make_traceable(module: torch.fx.GraphModule) -> None:
-    """Let a program ask for sizes and reshape in words that a trace keeps; it takes others for constants."""
+    """Replace a program's size and reshape operators by ones that a trace does not turn into constants."""
     _script_kernels(module)
     for node in module.graph.nodes:
         if node.target is torch.ops.aten.sym_size.int:
@@ -73,7 +73,7 @@ def _make_traceable(module: torch.fx.GraphModule) -> None:
 
 
 def _script_kernels(module: nn.Module) -> None:
-    """Turn layers on oneDNN's kernels into scripts: a trace can't record the kernels' arguments."""
+    """Script the layers on oneDNN's kernels: a trace can't record the kernels' arguments."""
     for name, part in list(module.named_modules()):
         if isinstance(part, Int8Layer | FusedConv):
             with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Traces of flat models: made, checked, written and read."""
+"""Traces of flat models: make, check, write and read them."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -21,55 +21,53 @@ _PLACES = 3
 
 @contextmanager
 def quiet_tracing() -> Iterator[dict[str, Any]]:
-    """Hide the warnings of a tracer; the dictionary then has a "note" if branches of the model were frozen.
+    """Hide a tracer's warnings; the dictionary gets a "note" if branches of the model were frozen.
 
-    Running the trace finds most values that became constants. It can't find a branch that the examples don't take.
+    Running the trace finds most values that became constants, but not a branch that the examples don't take.
     """
-    told: dict[str, Any] = {}
+    notes: dict[str, Any] = {}
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("ignore")
         kind = torch.jit.TracerWarning  # type: ignore[attr-defined]
         warnings.filterwarnings("always", ".*Python boolean.*", kind)
-        yield told
+        yield notes
     places = list(dict.fromkeys(f"{Path(warning.filename).name}:{warning.lineno}" for warning in seen))
     if places:
         more = f" and {len(places) - _PLACES} more" if len(places) > _PLACES else ""
-        told["note"] = (
+        notes["note"] = (
             f"frozen as the example took it: the branch at {', '.join(places[:_PLACES])}{more}; "
             "inputs that would go another way may give other results"
         )
 
 
 def trace(module: nn.Module, example: Sequence[Tensor]) -> tuple[Any, dict[str, Any]]:
-    """Return the frozen trace of a flat module, and what `quiet_tracing` tells of it.
+    """Return the frozen trace of a flat module, and the notes of `quiet_tracing`.
 
     Raises:
         ConversionError: the model can't be traced.
     """
     try:
-        with quiet_tracing() as told, torch.inference_mode():
+        with quiet_tracing() as notes, torch.inference_mode():
             traced = torch.jit.trace(module, tuple(example), check_trace=False)  # type: ignore[no-untyped-call]
             frozen = torch.jit.freeze(traced.eval())
-        return frozen, told
+        return frozen, notes
     except Exception as error:  # a user's model may raise anything
         raise ConversionError(f"torch.jit can't trace the model: {first_line(error)}") from error
 
 
 def save_trace(source: Source, module: nn.Module, folder: Path) -> dict[str, Any]:
-    """Write the frozen trace of a flat module; return what is to be known of it.
-
-    "batch" is there where it holds for the example's batch alone, "note" where a branch was frozen.
+    """Write the frozen trace of a flat module; return "batch" if only the example's batch works, and notes.
 
     Raises:
         ConversionError: the model can't be traced.
     """
-    script, told = trace(module, source.example)
+    script, notes = trace(module, source.example)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         torch.jit.save(script, folder / SCRIPT)
     if not source.signature.free_batch or _follows(script, module, source.example):
-        return told
-    return told | {"batch": source.example[0].shape[0]}
+        return notes
+    return notes | {"batch": source.example[0].shape[0]}
 
 
 def load_trace(folder: Path) -> Any:
@@ -88,7 +86,7 @@ def load_trace(folder: Path) -> Any:
 
 
 def _follows(script: Any, module: nn.Module, example: Sequence[Tensor]) -> bool:
-    """Return whether a trace gives the model's outputs for a bigger batch too."""
+    """Return whether a trace returns the model's outputs for a bigger batch too."""
     more = [torch.cat((t, t.flip(0)[:1])) for t in example]
     with torch.inference_mode():
         expected = [t.numpy() for t in module(*more)]

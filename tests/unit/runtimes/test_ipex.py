@@ -35,7 +35,7 @@ def _source() -> Source:
 def test_other_versions_are_answered_before_anything_is_imported(
     monkeypatch: pytest.MonkeyPatch, versions: dict[str, str], said: str
 ) -> None:
-    monkeypatch.setattr(ipex_, "_version", lambda name: versions.get(name, ""))
+    monkeypatch.setattr(ipex_, "installed_version", lambda name: versions.get(name, ""))
     monkeypatch.setattr(ipex_, "import_module", lambda name: pytest.fail(f"{name} was imported"))
     with pytest.raises(MissingDependencyError, match=rf"{said}.*pip install 'boxwright\[ipex\]'"):
         load_extension()

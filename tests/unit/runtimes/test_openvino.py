@@ -288,7 +288,7 @@ from boxwright.runtimes.artifact import open_graph, read_golden
 folder = Path(sys.argv[1])
 graph = open_graph(folder)
 graph.run(read_golden(folder)[0])
-(form,) = graph._forms.values()
+(form,) = graph._compiled.values()
 print(form._compiled.get_property("INFERENCE_NUM_THREADS"), os.sched_getaffinity(0) == bound)
 """
 
