@@ -28,7 +28,7 @@ from boxwright.core.timing import hardware_line
 from boxwright.core.types import Precision
 from boxwright.optimize.accuracy import measure_drop
 from boxwright.optimize.process import Limits, open_nursery
-from boxwright.optimize.timing import RaceRules, race, write_inputs
+from boxwright.optimize.timing import RaceRules, race
 from boxwright.runtimes.artifact import read_artifact
 from boxwright.runtimes.base import Choice, Graph, Tuning
 from boxwright.runtimes.calibrate import Calibration
@@ -156,12 +156,10 @@ def convert_all(source: Source, samples: Samples, some: Samples, folder: Path) -
 def time_all(case: DetectorCase, rows: Sequence[Converted], runs: int) -> dict[str, float]:
     """Return the median latency of each model in milliseconds, all timed in turns."""
     with open_nursery() as nursery:
-        inputs = nursery.folder / "inputs.npz"
-        write_inputs(case.timing_inputs(), inputs)
         found = race(
             nursery,
-            {row.name: row for row in rows},
-            inputs,
+            {row.name: row.open for row in rows},
+            case.timing_inputs(),
             rules=RaceRules(runs=runs, early_stop=None),
             limits=Limits(threads=read_cpu().usable_cores),
             logs=nursery.folder,
