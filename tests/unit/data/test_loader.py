@@ -15,21 +15,10 @@ from boxwright.data.dataset import DetectionDataset
 from boxwright.data.loader import Loader
 from boxwright.data.policy import policy_for
 from boxwright.data.records import Records
-from boxwright.data.synthetic import generate_scenes
 
 SIZE = (64, 96)
 FULL = policy_for("yolox_s")
 FIXED = replace(FULL, multiscale=None)
-
-
-@pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
-    return generate_scenes(tmp_path_factory.mktemp("scenes") / "set", images=22, seed=5, size_hw=(80, 120))
-
-
-@pytest.fixture
-def training(records: Records) -> DetectionDataset:
-    return DetectionDataset(records, SIZE, policy=FULL, seed=11)
 
 
 def take(dataset: DetectionDataset, batches: int, **options: Any) -> list[Batch]:

@@ -34,11 +34,6 @@ SIZE = (64, 96)
 FULL = policy_for("yolox_s")
 
 
-@pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
-    return generate_scenes(tmp_path_factory.mktemp("scenes") / "set", images=22, seed=5, size_hw=(80, 120))
-
-
 def take(dataset: DetectionDataset, batches: int, **options: Any) -> list[Batch]:
     with Loader(dataset, infinite=True, **options) as loader:
         return [batch for _, batch in zip(range(batches), loader, strict=False)]

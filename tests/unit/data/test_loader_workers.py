@@ -19,16 +19,6 @@ SIZE = (64, 96)
 FULL = policy_for("yolox_s")
 
 
-@pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> Records:
-    return generate_scenes(tmp_path_factory.mktemp("scenes") / "set", images=22, seed=5, size_hw=(80, 120))
-
-
-@pytest.fixture
-def training(records: Records) -> DetectionDataset:
-    return DetectionDataset(records, SIZE, policy=FULL, seed=11)
-
-
 class FaultyDataset(DetectionDataset):
     """Fails at one image with an unexpected error."""
 
