@@ -36,24 +36,19 @@ class Scorer(Protocol):
     @property
     def name(self) -> str:
         """What the score is called."""
-        ...
 
     @property
     def direction(self) -> Direction:
         """Whether more or less is better."""
-        ...
 
     def score(self, graph: Graph) -> Score:
         """Return the model's score."""
-        ...
 
     def resample(self, score: Score, weights: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the scores of other draws; `weights` (draws, samples) is how often each sample is in each draw."""
-        ...
 
     def fingerprint(self) -> str:
         """Return a text that changes with the data and the metric."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,32 +21,25 @@ class Case(Protocol):
     @property
     def spec(self) -> Spec | None:
         """What the model detects, if it is a detector."""
-        ...
 
     @property
     def scorer(self) -> Scorer | None:
         """What measures the accuracy; None where no metric was given."""
-        ...
 
     def source(self) -> Any:
         """Return the model with an example of its call, a `runtimes.source.Source`."""
-        ...
 
     def probes(self) -> Sequence[Inputs]:
         """Return inputs to compare a converted model with the original on; the first is stored in the artifact."""
-        ...
 
     def calibration(self) -> Sequence[Inputs]:
         """Return inputs to measure value ranges on; empty if there are no real ones."""
-        ...
 
     def timing_inputs(self) -> Inputs:
         """Return the inputs of one timed run."""
-        ...
 
     def fingerprint(self) -> str:
         """Return a text that changes with the model and its data."""
-        ...
 
 
 def write_case(case: Case, file: Path) -> None:

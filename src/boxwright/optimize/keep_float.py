@@ -1,7 +1,7 @@
 """Low precision within a budget: the most sensitive layers are put back into float until the loss is allowed."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -17,22 +17,15 @@ _NAMED = 4
 _RANK_SAMPLES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class RankJob:
-    """Ranks the layers in a child (see `runtimes.sensitivity`)."""
+def rank_case(case_file: Path, precision: Precision, channel: Channel) -> tuple[str, ...]:
+    """Return the layers of a case, the most sensitive first (see `runtimes.sensitivity`); runs in a child."""
+    from boxwright.runtimes.sensitivity import rank_layers  # imports torch
 
-    case: Path
-    precision: Precision = Precision.INT8
-
-    def __call__(self, channel: Channel) -> tuple[str, ...]:
-        """Return module names, the most sensitive first."""
-        from boxwright.runtimes.sensitivity import rank_layers  # imports torch
-
-        channel.enter("rank")
-        case = read_case(self.case)
-        samples = case.calibration() or case.probes()  # bf16 needs no calibration
-        ranked = rank_layers(case.source(), list(islice(samples, _RANK_SAMPLES)), self.precision)
-        return tuple(name for name, _ in ranked)
+    channel.enter("rank")
+    case = read_case(case_file)
+    samples = case.calibration() or case.probes()  # bf16 needs no calibration
+    ranked = rank_layers(case.source(), list(islice(samples, _RANK_SAMPLES)), precision)
+    return tuple(name for name, _ in ranked)
 
 
 def put_back(

@@ -4,7 +4,6 @@ import hashlib
 import inspect
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -62,14 +61,17 @@ class MetricScorer:
             return _to_score(self.metric(model))
         if kind == "model and data":
             return _to_score(self.metric(model, self.data))
-        collector = copy_metric(self.metric)
-        for batch in self._batches():
+        collector, empty = copy_metric(self.metric), True
+        for batch in iterate(self.data):
+            empty = False
             (args, kwargs), target = self.form.split(batch)
             if target is None:
                 raise UsageError(
                     f"metric={self.name!r} compares with a target, but the batches of validation_data hold only inputs."
                 )
             add_batch(collector, model(*args, **kwargs), target, count_samples(batch))
+        if empty:
+            raise UsageError(f"validation_data gave no batch, so metric={self.name!r} has nothing to score.")
         samples = collector.samples() if kind == "pairs" else []
         return _to_score(samples or collector.compute())
 
@@ -104,14 +106,6 @@ class MetricScorer:
         except (UsageError, TypeError):
             return uuid4().hex
         return digest.hexdigest()
-
-    def _batches(self) -> Iterator[Any]:
-        empty = True
-        for batch in iterate(self.data):
-            empty = False
-            yield batch
-        if empty:
-            raise UsageError(f"validation_data gave no batch, so metric={self.name!r} has nothing to score.")
 
 
 def _has_length(data: Any) -> bool:

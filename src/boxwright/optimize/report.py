@@ -127,12 +127,9 @@ class Report:
         precision: str | Sequence[str] | None = None,
         max_drop: float | None = None,
     ) -> Row:
-        """Return the fastest row that is successful and inside the budget.
+        """Return the fastest row of these accelerators and precisions that is successful and inside the budget.
 
-        Args:
-            accelerator: only rows of these accelerators.
-            precision: only rows of these precisions.
-            max_drop: a budget besides the report's own, against the original.
+        `max_drop` is a budget besides the report's own, against the original.
 
         Raises:
             BudgetError: all candidates are over the budget, or all failed or are slow.

@@ -14,7 +14,7 @@ from boxwright.optimize.accuracy import Drop, Score, measure_drop
 from boxwright.optimize.candidates import METHODS, ORIGINAL
 from boxwright.optimize.case import Case, open_case, write_case
 from boxwright.optimize.config import SearchConfig
-from boxwright.optimize.keep_float import RankJob, put_back
+from boxwright.optimize.keep_float import put_back, rank_case
 from boxwright.optimize.process import ChildFailed, Limits, Nursery, open_nursery, share_cores
 from boxwright.optimize.report import Report, Row, Settings
 from boxwright.optimize.saved_trials import SavedTrials, used_versions
@@ -190,7 +190,7 @@ class _Search:
         if precision not in self._ranked:
             log = self._saved.log(f"sensitivity_{precision}")
             try:
-                job = RankJob(self._case_file, precision)
+                job = partial(rank_case, self._case_file, precision)
                 self._ranked[precision] = self._nursery.run(job, limits=self._limits, log=log)
             except ChildFailed as error:
                 _log.warning("The layers could not be ranked by what %s costs: %s", precision, error)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,42 +55,34 @@ class RaceRules:
     early_stop: float | None = 3.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimingJob:
-    """Loads a model in a child, warms it up, and runs it when asked."""
+def _run_when_asked(target: Target, inputs: Path, threads: int, channel: Channel) -> int:
+    """Load a model in a child, warm it up, run it when the parent asks, and return the peak memory in bytes."""
+    channel.enter("load")
+    graph = target(Tuning(threads=threads))
+    with np.load(inputs) as file:
+        arrays = graph.signature.check([file[name] for name in file.files])
+    channel.enter("forward")
+    start_s = time.perf_counter()
+    for _ in range(_WARM_RUNS):
+        graph.run(arrays)
+    while time.perf_counter() - start_s < _WARM_S:  # quick models need more runs to settle
+        graph.run(arrays)
 
-    target: Target
-    inputs: Path
-    threads: int | None
-
-    def __call__(self, channel: Channel) -> int:
-        """Return the peak memory in bytes."""
-        channel.enter("load")
-        graph = self.target(Tuning(threads=self.threads))
-        with np.load(self.inputs) as file:
-            arrays = graph.signature.check([file[name] for name in file.files])
-        channel.enter("forward")
-        start_s = time.perf_counter()
-        for _ in range(_WARM_RUNS):
+    def handle(question: dict[str, Any]) -> Any:
+        if question["do"] == "end":
+            return None
+        graph.run(arrays)  # not timed: the caches hold other models' data
+        times_ms = []
+        for _ in range(question["runs"]):
+            before_s = time.perf_counter()
             graph.run(arrays)
-        while time.perf_counter() - start_s < _WARM_S:  # quick models need more runs to settle
-            graph.run(arrays)
+            times_ms.append((time.perf_counter() - before_s) * 1000)
+        return times_ms
 
-        def handle(question: dict[str, Any]) -> Any:
-            if question["do"] == "end":
-                return None
-            graph.run(arrays)  # not timed: the caches hold other models' data
-            times_ms = []
-            for _ in range(question["runs"]):
-                before_s = time.perf_counter()
-                graph.run(arrays)
-                times_ms.append((time.perf_counter() - before_s) * 1000)
-            return times_ms
-
-        channel.answer(handle)
-        peak = peak_bytes()
-        graph.close()
-        return peak
+    channel.answer(handle)
+    peak = peak_bytes()
+    graph.close()
+    return peak
 
 
 def race(
@@ -105,16 +98,8 @@ def race(
     """Return the latency of several models, each loaded in its own child; the children take turns.
 
     While one runs, the others are stopped (SIGSTOP), so that their spinning threads cost it nothing. If memory does
-    not hold all models at once, they run in waves, each of which includes the baseline.
-
-    Args:
-        nursery: starts the children.
-        targets: the models by name.
-        inputs: the flat inputs of one run.
-        rules: how many runs, how long, and when to stop early.
-        limits: of each child.
-        logs: a folder for the children's output.
-        advance: called when a model is done.
+    not hold all models at once, they run in waves, each of which includes the baseline. `advance` is called when a
+    model is done.
     """
     file = nursery.folder / "inputs.npz"
     np.savez(file, *inputs)
@@ -127,7 +112,7 @@ def race(
             for name in [*first, *waiting]:
                 if len(children) > len(first) and not _fits(children.values()):
                     break
-                job = TimingJob(target=targets[name], inputs=file, threads=limits.threads)
+                job = partial(_run_when_asked, targets[name], file, limits.threads)
                 # One after the other: loading one model must not disturb the warm-up of another.
                 children[name] = nursery.start(job, limits=limits, log=logs / f"{name}.log")
                 try:

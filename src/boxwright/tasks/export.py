@@ -147,7 +147,8 @@ def export(model: str | Path, out: Path | None = None, config: ExportConfig | No
     path = find_model(model)
     if path.is_dir() or path.suffix.lower() not in WEIGHTS:
         raise UsageError(f"{str(path)!r} is converted already. Export the weights it came from (.pth or .safetensors).")
-    target = out or Path(_default_name(path.stem, config))
+    precision = "" if config.precision is Precision.FP32 else f"_{config.precision}"
+    target = out or Path(f"{path.stem}{precision}{_SUFFIXES.get(config.format, f'_{config.format}')}")
     if target.exists():
         raise UsageError(f"{str(target)!r} exists already. Choose another --out, or move it away.")
     if not target.name.lower().endswith(_SUFFIXES.get(config.format, "")):
@@ -161,8 +162,9 @@ def export(model: str | Path, out: Path | None = None, config: ExportConfig | No
     source = Source.of(whole, (example,), free_batch=config.batch is None and config.format != "tensorrt")
     calibration = Calibration(samples=images) if images.paths else None
     specs = tried_sizes(spec, dynamic=config.dynamic)
+    parent = next(folder for folder in target.absolute().parents if folder.is_dir())
     # On the target's disk, so that the draft can be renamed.
-    with TemporaryDirectory(prefix=f".{target.name}.", dir=_existing_parent(target)) as folder:
+    with TemporaryDirectory(prefix=f".{target.name}.", dir=parent) as folder:
         scratch = Path(folder)
         draft = scratch / target.name
         if config.format == "onnx":
@@ -218,12 +220,3 @@ def _write_onnx(
         quantize = catalogue.load("quantizer", f"onnx_{config.mode or 'qlinear'}")
         recipe["quantisation"] = quantize(path, path, calibration)
     return recipe
-
-
-def _default_name(stem: str, config: ExportConfig) -> str:
-    name = stem if config.precision is Precision.FP32 else f"{stem}_{config.precision}"
-    return name + _SUFFIXES.get(config.format, f"_{config.format}")
-
-
-def _existing_parent(target: Path) -> Path:
-    return next(folder for folder in target.absolute().parents if folder.is_dir())

@@ -152,7 +152,7 @@ def test_layers_of_a_bf16_model_are_put_back_where_its_runtime_can_mix(
     ranked: list[object] = []
 
     def rank(_nursery: Nursery, job: Any, **_: object) -> tuple[str, ...]:
-        ranked.append(job.precision)
+        ranked.append(job.args[1])
         return ("last", "a", "b", "c", "d", "e")
 
     monkeypatch.setattr(Nursery, "run", rank)
