@@ -31,18 +31,18 @@ with boxwright.init_context(mode, cores=2) as context:
     assert launcher.run(lambda world: len(world.cores), make_workers_anywhere(1)) >= 1
     # What runs already can't be made into something else.
     if mode == "ray":
-        is_refused("cores and memory are for a new Ray, and one is running", engine(cores=1).__enter__)
+        is_refused("one is running", engine(cores=1).__enter__)
     else:
         start = engine(None, {"spark.task.cpus": "7"}).__enter__
-        is_refused("spark.task.cpus='7', but the active session was started with None", start)
+        is_refused("spark.task.cpus='7'", start)
 # What does not come about leaves nothing either.
 if mode == "ray":
-    is_refused("Nobody listens at address='127.0.0.1:1'", lambda: boxwright.init_context(mode, address="127.0.0.1:1"))
+    is_refused("address='127.0.0.1:1'", lambda: boxwright.init_context(mode, address="127.0.0.1:1"))
 else:
     start = lambda: boxwright.init_context("standalone", address="127.0.0.1:1")
-    is_refused("Nobody listens at master='spark://127.0.0.1:1'", start)
+    is_refused("master='spark://127.0.0.1:1'", start)
     start = lambda: boxwright.init_context("local", settings={"spark.driver.memory": "lots"})
-    is_refused("Spark does not start with master='local[*]'", start)
+    is_refused("master='local[*]'", start)
 left = [child.cmdline()[:3] for child in psutil.Process().children(recursive=True)]
 assert not left, left
 print("nothing left")
