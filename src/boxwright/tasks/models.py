@@ -4,8 +4,9 @@ Torch is imported only for files that need it.
 """
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from boxwright.core import catalogue
 from boxwright.core.coco_classes import COCO_CATEGORY_IDS, COCO_NAMES
@@ -44,18 +45,10 @@ class ModelOptions:
         """
         if self.names is not None and len(self.names) != spec.num_classes:
             raise UsageError(f"{len(self.names)} class names were given, but the model has {spec.num_classes} classes.")
-        category_ids = spec.category_ids
-        if self.names is not None and self.names != spec.names:
-            category_ids = ()
-        return replace(
-            spec,
-            names=self.names or spec.names,
-            size_hw=self.size_hw or spec.size_hw,
-            preprocessing=self.preprocessing or spec.preprocessing,
-            output=self.output or spec.output,
-            activation=self.activation or spec.activation,
-            category_ids=category_ids,
-        )
+        changes: dict[str, Any] = {name: value for name, value in asdict(self).items() if value is not None}
+        if self.names not in (None, spec.names):
+            changes["category_ids"] = ()
+        return replace(spec, **changes)
 
 
 def normalise_name(name: str) -> str:

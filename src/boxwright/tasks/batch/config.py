@@ -1,6 +1,6 @@
 """The settings and the result of a batch run."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -92,4 +92,4 @@ class BatchResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain JSON values."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return asdict(self)
