@@ -1,7 +1,7 @@
 """The runtime interface: a model is converted to a folder, and a folder is loaded into a graph."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -35,22 +35,12 @@ class Choice:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the choice as plain JSON values."""
-        return {
-            "runtime": self.runtime,
-            "precision": str(self.precision),
-            "channels_last": self.channels_last,
-            "mode": self.mode,
-        }
+        return asdict(self) | {"precision": str(self.precision)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Choice":
         """Return the choice that `to_dict` described."""
-        return cls(
-            runtime=str(values["runtime"]),
-            precision=Precision.parse(values["precision"]),
-            channels_last=bool(values["channels_last"]),
-            mode=str(values["mode"]),
-        )
+        return cls(**values | {"precision": Precision.parse(values["precision"])})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

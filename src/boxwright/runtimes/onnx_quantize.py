@@ -9,7 +9,7 @@ scale for all channels. What keeps the accuracy of YOLOX-nano there, each found 
   steps.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from boxwright.core.cpu import read_cpu
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.fold import fold_copy
 from boxwright.runtimes.onnx_layers import Layer, Rewriter, Weights, find_layers, lowest_used
-from boxwright.runtimes.quantized import FLOAT_LAYERS, Measured, choose_layers, measure_layers
+from boxwright.runtimes.quantized import FLOAT_LAYERS, Measured, Range, choose_layers, measure_layers
 from boxwright.runtimes.source import PREFIX, Source
 
 Floats = NDArray[np.float64]
@@ -43,27 +43,24 @@ def quantize_static(path: Path, target: Path, source: Source, calibration: Calib
         UsageError: a layer to keep in float does not exist.
         ConversionError: there is no layer to quantise.
     """
-    model, bits = onnx.load(path), _weight_bits()
-    module = fold_copy(source)
-    measured = measure_layers(module, source, calibration, bits)
-    layers = {n: layer for n, layer in find_layers(model.graph).items() if PREFIX + layer.module in measured}
-    lowest = lowest_used(model.graph)
-    out = Rewriter(model)
-    rounded: dict[tuple[str, float, int], str] = {}
-    for node in model.graph.node:
-        if node.name not in layers:
-            out.nodes.append(node)
-            continue
-        layer = layers[node.name]
-        seen, name = measured[PREFIX + layer.module], node.input[0]
-        key = (name, seen.inputs.scale, seen.inputs.zero_point)
+    bits = _weight_bits()
+    measured = measure_layers(fold_copy(source), source, calibration, bits)
+    lowest = lowest_used(onnx.load(path).graph)
+    rounded: dict[tuple[str, Range], str] = {}
+
+    def write(out: Rewriter, layer: Layer) -> None:
+        seen, name = measured[PREFIX + layer.module], layer.node.input[0]
+        levels, key = seen.inputs, (name, seen.inputs)
         if key not in rounded:
-            rounded[key] = out.round(name, f"{name}/rounded_{len(rounded)}", *key[1:])
-        _write_static(out, layer, rounded[key], seen, lowest.get(node.output[0], -np.inf), bits)
-    out.save(target)
-    return _describe("static", layers.values(), bits, calibration) | {
+            rounded[key] = out.round(name, f"{name}/rounded_{len(rounded)}", levels.scale, levels.zero_point)
+        _write_static(out, layer, rounded[key], seen, lowest.get(layer.node.output[0], -np.inf), bits)
+
+    return _rewrite(path, target, measured, write) | {
+        "mode": "static",
+        "weights": f"{bits} bits, a scale for each channel",
         "inputs": "8 bits, least square error",
         "outputs": "8 bits, a scale for each channel, cut off where SiLU or ReLU begin",
+        "keep_float": list(calibration.keep_float),
         "samples": len(calibration.samples),
     }
 
@@ -84,27 +81,26 @@ def quantize_dynamic(path: Path, target: Path, source: Source, calibration: Cali
         UsageError: a layer to keep in float does not exist.
         ConversionError: there is no layer to quantise.
     """
-    model, bits = onnx.load(path), _weight_bits()
-    module = fold_copy(source)
-    measured: dict[str, Measured | None] = dict.fromkeys(choose_layers(module, source.example))
-    if calibration is not None:
-        measured = {**measure_layers(module, source, calibration, bits)}
-    layers = {n: layer for n, layer in find_layers(model.graph).items() if PREFIX + layer.module in measured}
-    out = Rewriter(model)
-    rounded: dict[tuple[str, Any], list[str]] = {}
-    for node in model.graph.node:
-        if node.name not in layers:
-            out.nodes.append(node)
-            continue
-        layer = layers[node.name]
-        seen, name = measured[PREFIX + layer.module], node.input[0]
+    bits, module = _weight_bits(), fold_copy(source)
+    measured: Mapping[str, Measured | None]
+    if calibration is None:
+        measured = dict.fromkeys(choose_layers(module, source.example))
+    else:
+        measured = measure_layers(module, source, calibration, bits)
+    rounded: dict[tuple[str, Range | None], list[str]] = {}
+
+    def write(out: Rewriter, layer: Layer) -> None:
+        seen, name = measured[PREFIX + layer.module], layer.node.input[0]
         key = (name, None if seen is None else seen.inputs)
         if key not in rounded:
             rounded[key] = _round_at_run_time(out, name, f"{name}/dynamic_{len(rounded)}", seen)
         _write_dynamic(out, layer, rounded[key], seen, bits)
-    out.save(target)
-    return _describe("dynamic", layers.values(), bits, calibration) | {
-        "inputs": "8 bits, measured at every run over the whole batch" + ", rare extremes cut off" * bool(calibration)
+
+    return _rewrite(path, target, measured, write) | {
+        "mode": "dynamic",
+        "weights": f"{bits} bits, a scale for each channel",
+        "inputs": "8 bits, measured at every run over the whole batch" + ", rare extremes cut off" * bool(calibration),
+        "keep_float": [] if calibration is None else list(calibration.keep_float),
     }
 
 
@@ -207,14 +203,20 @@ def _corrected_bias(layer: Layer, seen: Measured) -> Floats | Weights | None:
     return np.asarray((0.0 if layer.bias is None else layer.bias) - np.asarray(seen.error))
 
 
-def _describe(mode: str, layers: Any, bits: int, calibration: Calibration | None) -> dict[str, Any]:
-    return {
-        "mode": mode,
-        "quantized": list(dict.fromkeys(layer.module for layer in layers)),
-        "weights": f"{bits} bits, a scale for each channel",
-        "float": FLOAT_LAYERS,
-        "keep_float": [] if calibration is None else list(calibration.keep_float),
-    }
+def _rewrite(
+    path: Path, target: Path, modules: Container[str], write: Callable[[Rewriter, Layer], None]
+) -> dict[str, Any]:
+    """Write a file in which a function has written the layers of the modules; return which they are."""
+    model = onnx.load(path)
+    layers = {n: layer for n, layer in find_layers(model.graph).items() if PREFIX + layer.module in modules}
+    out = Rewriter(model)
+    for node in model.graph.node:
+        if node.name in layers:
+            write(out, layers[node.name])
+        else:
+            out.nodes.append(node)
+    out.save(target)
+    return {"quantized": list(dict.fromkeys(layer.module for layer in layers.values())), "float": FLOAT_LAYERS}
 
 
 def _weight_bits() -> int:

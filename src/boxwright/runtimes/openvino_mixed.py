@@ -30,8 +30,6 @@ MARK = {"name": "DisablePrecisionConversion", "version": "0", "value": "dynamic:
 _CONVOLUTIONS = ("Convolution", "GroupConvolution")
 _PLAIN = ("Const", "Parameter", "Result")  # nodes that compute nothing
 _LAYERS = (nn.Linear, _ConvNd)  # what has weights in torch
-_Nodes = Mapping[str, Sequence[ET.Element]]
-"""The nodes of layers, by layer name."""
 
 
 def mix(path: Path, source: Source, keep_float: Sequence[str], *, check: bool, strict: bool) -> dict[str, Any]:
