@@ -260,7 +260,7 @@ def test_bad_samples_below_the_limit_are_left_out_and_named(tmp_path: Path, capl
         ({"freeze": ("nowhere",)}, UsageError, "names no part of the network"),
         ({"loggers": ("wandbb",)}, UsageError, "Did you mean 'wandb'"),
         ({"resume": True}, CheckpointError, "can't be read"),
-        ({"num_processes": 999}, UsageError, "physical cores"),
+        ({"num_processes": 999, "batch": 999}, UsageError, "physical cores"),
         ({"data": Path("/nowhere")}, DataError, "There is no data set"),
         ({"ckpt": Path("/nowhere.pth")}, CheckpointError, "There is no model file"),
     ],
