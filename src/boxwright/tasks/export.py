@@ -218,5 +218,5 @@ def _write_onnx(
     )
     if config.precision is Precision.INT8:
         quantize = catalogue.load("quantizer", f"onnx_{config.mode or 'qlinear'}")
-        recipe["quantisation"] = quantize(path, path, calibration)
+        recipe["quantisation"] = quantize(path, path, source, calibration)
     return recipe
