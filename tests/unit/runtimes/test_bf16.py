@@ -95,5 +95,5 @@ def test_a_layer_that_stays_in_float32_is_not_rounded(tmp_path: Path, runtime: s
 def test_a_layer_that_is_not_there_can_not_stay_in_float32(tmp_path: Path) -> None:
     source = Source.of(tiny_detector(), (torch.rand(1, 3, 64, 96),))
     calibration = Calibration(samples=[tuple(t.numpy() for t in source.example)], keep_float=("head.stem.0.conv",))
-    with pytest.raises(UsageError, match=r"which is no module of the model. Did you mean 'head.stems.0.conv'"):
+    with pytest.raises(UsageError, match=r"Did you mean 'head.stems.0.conv'"):
         write_artifact(source, Choice(runtime="eager", precision=Precision.BF16), tmp_path, calibration=calibration)

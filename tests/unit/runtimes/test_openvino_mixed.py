@@ -89,7 +89,7 @@ def test_an_openvino_that_reads_over_the_marks_is_noticed(
 
 
 def test_a_layer_that_is_not_there_is_refused_with_the_nearest(source: Source, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"'stem.0.con', which is no module.*Did you mean"):
+    with pytest.raises(UsageError, match=r"'stem.0.con'.*Did you mean"):
         write_artifact(source, BF16, tmp_path / "a", calibration=calibration(source, STEM[:-1]))
 
 
