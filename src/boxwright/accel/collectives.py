@@ -5,14 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from boxwright.core.errors import UsageError
+from boxwright.core.errors import check_choice
 from boxwright.devices.base import Device
 
 
 def all_reduce(value: Tensor, reduce_op: str, world_size: int, device: Device, place: torch.device) -> Tensor:
     """Return the mean or sum of a tensor over all processes, on its own device; the argument is unchanged."""
-    if reduce_op not in ("mean", "sum"):
-        raise UsageError(f"Unknown reduce_op {reduce_op!r}. Choose from: mean, sum.")
+    check_choice("reduce_op", reduce_op, ("mean", "sum"))
     if world_size == 1:
         return value
     total = add_up(value, device, place)

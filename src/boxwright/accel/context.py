@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from typing import Literal, get_args
 
 from boxwright.core import catalogue
-from boxwright.core.errors import UsageError, suggest
+from boxwright.core.errors import UsageError, check_choice
 
 ClusterMode = Literal["local", "standalone", "yarn-client", "k8s-client", "ray"]
 """`local`: Spark on this machine. `standalone`, `yarn-client`, `k8s-client`: Spark on a cluster. `ray`: Ray."""
@@ -68,12 +68,7 @@ def init_context(
     """
     if _open:
         raise UsageError(f"A context is open already ({_open[0].cluster_mode!r}). Call stop_context() first.")
-    if cluster_mode not in get_args(ClusterMode):
-        modes = get_args(ClusterMode)
-        raise UsageError(
-            f"Unknown cluster_mode {cluster_mode!r}.{suggest(str(cluster_mode), modes)} "
-            f"Choose from: {', '.join(modes)}."
-        )
+    check_choice("cluster_mode", cluster_mode, get_args(ClusterMode))
     if cores != "*" and (isinstance(cores, bool) or not isinstance(cores, int) or cores < 1):
         raise UsageError(f"cores={cores!r} is not possible. Use a whole number of at least 1, or '*'.")
     if num_nodes is not None and num_nodes < 1:

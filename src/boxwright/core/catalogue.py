@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from boxwright.core.errors import UsageError, suggest
+from boxwright.core.errors import check_choice
 from boxwright.core.packages import missing_packages, require
 
 
@@ -90,10 +90,8 @@ def find(kind: str, name: str) -> Entry:
     Raises:
         UsageError: there is no such name; the message suggests the nearest.
     """
-    known = CATALOGUE[kind]
-    if name not in known:
-        raise UsageError(f"Unknown {kind} {name!r}.{suggest(name, known)} Choose from: {', '.join(known)}.")
-    return known[name]
+    check_choice(kind, name, CATALOGUE[kind])
+    return CATALOGUE[kind][name]
 
 
 def load(kind: str, name: str) -> Any:

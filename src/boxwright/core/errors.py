@@ -1,6 +1,6 @@
 """All errors. A message says what was asked, why it fails and what to do next."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -57,6 +57,16 @@ def suggest(wrong: str, known: Iterable[str]) -> str:
     """
     near = get_close_matches(wrong, list(known), n=1, cutoff=0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def check_choice(kind: str, name: str, known: Collection[str]) -> None:
+    """Check that a name is one of the known ones; the error suggests the nearest and lists all of them.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if name not in known:
+        raise UsageError(f"Unknown {kind} {name!r}.{suggest(str(name), known)} Choose from: {', '.join(known)}.")
 
 
 def shorten(names: Sequence[str], limit: int = 5) -> str:

@@ -4,7 +4,7 @@ import logging
 import sys
 from typing import Literal, TextIO, get_args
 
-from boxwright.core.errors import UsageError, suggest
+from boxwright.core.errors import check_choice
 
 Level = Literal["quiet", "normal", "verbose", "debug"]
 """`quiet`: warnings and errors. `normal`: progress too. `verbose`: details too. `debug`: with time and place."""
@@ -37,9 +37,7 @@ def configure(level: Level = "normal", *, stream: TextIO | None = None) -> None:
     Raises:
         UsageError: there is no such level.
     """
-    if level not in _THRESHOLDS:
-        known = get_args(Level)
-        raise UsageError(f"Unknown log level {level!r}.{suggest(level, known)} Choose from: {', '.join(known)}.")
+    check_choice("log level", level, get_args(Level))
     handler = _make_handler(sys.stderr if stream is None else stream, debug=level == "debug")
     handler.set_name(_HANDLER)
     logger = get_logger()

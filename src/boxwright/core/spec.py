@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from boxwright.core.errors import UsageError
+from boxwright.core.errors import UsageError, check_choice
 
 Preprocessing = Literal["bgr255", "legacy"]
 """`bgr255`: BGR, 0 to 255. `legacy`: RGB, 0 to 1, ImageNet mean and deviation (official weights before 0.1.1)."""
@@ -43,9 +43,8 @@ class Spec:
                 f"size_hw={self.size_hw!r} does not fit the strides {self.strides!r}: "
                 f"height and width must be multiples of {step}."
             )
-        for name, known in (("preprocessing", get_args(Preprocessing)), ("output", get_args(OutputForm))):
-            if getattr(self, name) not in known:
-                raise UsageError(f"{name}={getattr(self, name)!r} is unknown. Choose from: {', '.join(known)}.")
+        check_choice("preprocessing", self.preprocessing, get_args(Preprocessing))
+        check_choice("output", self.output, get_args(OutputForm))
         if not self.names:
             raise UsageError("A detector needs at least one class name.")
         if self.category_ids and len(self.category_ids) != len(self.names):

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.core.errors import UsageError, suggest
+from boxwright.core.errors import UsageError, check_choice
 from boxwright.core.log import get_logger
 from boxwright.core.memory import read_memory
 from boxwright.data.disk_cache import map_tiles
@@ -188,9 +188,7 @@ def open_cache(
     Raises:
         UsageError: there is no such kind, or a folder is given for a kind other than "disk".
     """
-    kinds = get_args(CacheKind)
-    if kind not in kinds:
-        raise UsageError(f"Unknown cache {kind!r}.{suggest(kind, kinds)} Choose from: {', '.join(kinds)}.")
+    check_choice("cache", kind, get_args(CacheKind))
     if folder is not None and kind != "disk":
         raise UsageError(f"folder={str(folder)!r} is for a disk cache, not for cache={kind!r}. Leave one of them out.")
     files = FileTiles(records, size_hw)

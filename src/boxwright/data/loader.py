@@ -7,7 +7,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.core.errors import UsageError
+from boxwright.core.errors import UsageError, check_choice
 from boxwright.core.log import get_logger
 from boxwright.data.batch import Batch, PendingBatch, Position, pad_targets
 from boxwright.data.dataset import DetectionDataset
@@ -83,13 +83,12 @@ class Loader:
         max_boxes: int | None = None,
         worker_kind: WorkerKind = "threads",
     ) -> None:
-        kinds = get_args(WorkerKind)
         _require(batch_size >= 1, f"batch_size={batch_size!r}: a batch has at least one image.")
         _require(0 <= rank < world_size, f"rank={rank!r} does not fit world_size={world_size!r}: it counts from 0.")
         _require(workers >= 0, f"workers={workers!r} is negative. Use 0 to make batches when they are asked for.")
         _require(prefetch >= 1, f"prefetch={prefetch!r}: at least one batch must be pending.")
         _require(max_boxes is None or max_boxes >= 1, f"max_boxes={max_boxes!r} leaves no box. Use 1 or more, or None.")
-        _require(worker_kind in kinds, f"Unknown worker_kind {worker_kind!r}. Choose from: {', '.join(kinds)}.")
+        check_choice("worker_kind", worker_kind, get_args(WorkerKind))
         _require(worker_kind == "threads" or workers > 0, "worker_kind='processes' and workers=0. Use 1 or more.")
         self.dataset = dataset
         self.batch_size = batch_size

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from boxwright.core.errors import UsageError, suggest
+from boxwright.core.errors import UsageError, check_choice
 
 STEP = 32
 """Input sizes are multiples of this: the network's largest stride."""
@@ -132,8 +132,5 @@ def policy_for(model: str) -> AugmentPolicy:
     Raises:
         UsageError: there is no such model.
     """
-    if model not in POLICIES:
-        raise UsageError(
-            f"No augmentation policy for model {model!r}.{suggest(model, POLICIES)} Choose from: {', '.join(POLICIES)}."
-        )
+    check_choice("augmentation policy", model, POLICIES)
     return POLICIES[model]

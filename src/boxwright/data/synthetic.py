@@ -10,7 +10,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from boxwright.core.errors import DataError, UsageError, suggest
+from boxwright.core.errors import DataError, UsageError, check_choice
 from boxwright.data.formats.coco import write_coco
 from boxwright.data.records import PathText, Records
 from boxwright.data.textures import clouds, colour, ramp, texture
@@ -139,8 +139,7 @@ def generate_scenes(
 def _checked_classes(classes: Sequence[str] | None) -> tuple[str, ...]:
     names = tuple(SHAPES if classes is None else classes)
     for name in names:
-        if name not in SHAPES:
-            raise UsageError(f"Unknown shape {name!r}.{suggest(name, SHAPES)} Choose from: {', '.join(SHAPES)}.")
+        check_choice("shape", name, SHAPES)
     if not names or len(set(names)) != len(names):
         raise UsageError(f"classes={names!r}: name one or more different shapes out of {', '.join(SHAPES)}.")
     return names

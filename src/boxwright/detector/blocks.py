@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from boxwright.core.errors import UsageError, suggest
+from boxwright.core.errors import check_choice
 
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "silu": lambda: nn.SiLU(inplace=True),
@@ -20,10 +20,7 @@ def make_activation(name: str) -> nn.Module:
     Raises:
         UsageError: the name is none of these.
     """
-    if name not in _ACTIVATIONS:
-        raise UsageError(
-            f"Unknown activation {name!r}.{suggest(name, _ACTIVATIONS)} Choose from: {', '.join(_ACTIVATIONS)}."
-        )
+    check_choice("activation", name, _ACTIVATIONS)
     return _ACTIVATIONS[name]()
 
 

@@ -18,7 +18,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from boxwright.core.errors import UsageError
+from boxwright.core.errors import UsageError, check_choice
 from boxwright.core.world import World
 from boxwright.launchers.agent import serve
 from boxwright.launchers.base import WorkerSpec
@@ -58,8 +58,7 @@ class RayLauncher(EngineLauncher):
 
     def __post_init__(self) -> None:
         EngineLauncher.__post_init__(self)  # super() does not work in a dataclass with slots
-        if self.spread not in get_args(Spread):
-            raise UsageError(f"spread={self.spread!r} is unknown. Choose from: {', '.join(get_args(Spread))}.")
+        check_choice("spread", self.spread, get_args(Spread))
 
     def run(self, job: Callable[[World], T], workers: Sequence[WorkerSpec]) -> T:
         """Call `job` in every worker with its world, and return the first worker's result.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from boxwright.core.errors import UsageError, suggest
+from boxwright.core.errors import check_choice
 from boxwright.core.types import Precision
 from boxwright.runtimes.base import Choice
 
@@ -93,9 +93,7 @@ def find_method(name: str) -> str:
         'int8'
     """
     name = ALIASES.get(name, name)
-    if name not in METHODS:
-        known = (*METHODS, *ALIASES)
-        raise UsageError(f"Unknown method {name!r}.{suggest(name, known)} Choose from: {', '.join(known)}.")
+    check_choice("method", name, (*METHODS, *ALIASES))
     return name
 
 
@@ -111,8 +109,7 @@ def matches(
     accelerators = to_list(accelerator)
     known = sorted({m.accelerator for m in METHODS.values()})
     for word in accelerators:
-        if word not in known:
-            raise UsageError(f"Unknown accelerator {word!r}.{suggest(word, known)} Choose from: {', '.join(known)}.")
+        check_choice("accelerator", word, known)
     precisions = [Precision.parse(word) for word in to_list(precision)]
     return (accelerator is None or method.accelerator in accelerators) and (
         precision is None or method.precision in precisions

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from boxwright.core.errors import UsageError
+from boxwright.core.errors import UsageError, check_choice
 from boxwright.optimize.candidates import METHODS, ORIGINAL, SearchMode, find_method, matches, to_list
 from boxwright.optimize.process import share_cores
 
@@ -71,8 +71,7 @@ class SearchConfig:
         object.__setattr__(self, "methods", self._choose())
 
     def _choose(self) -> tuple[str, ...]:
-        if self.search_mode not in ("default", "all"):
-            raise UsageError(f"search_mode={self.search_mode!r} is unknown. Choose from: default, all.")
+        check_choice("search_mode", self.search_mode, ("default", "all"))
         if self.includes is not None:
             wanted = {find_method(name) for name in to_list(self.includes)}
         else:

@@ -8,17 +8,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from boxwright.core.batches import Call, flat_inputs
 from boxwright.core.cpu import read_cpu
-from boxwright.core.errors import UsageError
+from boxwright.core.errors import UsageError, check_choice
 from boxwright.core.signature import Array, Signature
 from boxwright.core.structure import flatten, rebuild
 from boxwright.runtimes.artifact import open_graph, read_artifact, write_artifact
-from boxwright.runtimes.autopilot import Arrangement, check_hint, choose
+from boxwright.runtimes.autopilot import Arrangement, choose
 from boxwright.runtimes.base import Choice, Graph, Hint, Tuning
 from boxwright.runtimes.calibrate import Calibration
 
@@ -140,7 +140,7 @@ class LoadOptions:
             if value is not None and self.hint is not None:
                 raise UsageError(f"hint={self.hint!r} chooses {name} itself. Leave out the hint or {name}={value!r}.")
         if self.hint is not None:
-            check_hint(self.hint)
+            check_choice("hint", self.hint, get_args(Hint))
 
     def open(self, folder: Path, method: str = "") -> OptimizedModel:
         """Load an artifact."""

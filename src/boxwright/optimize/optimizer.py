@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from boxwright.core.batches import BatchForm, take_inputs
-from boxwright.core.errors import CheckpointError, UsageError
+from boxwright.core.errors import CheckpointError, UsageError, check_choice
 from boxwright.core.progress import progress_bar
 from boxwright.core.types import Precision
 from boxwright.optimize.accuracy import Direction
@@ -116,8 +116,7 @@ class InferenceOptimizer:
             ConversionError: the model fails on the inputs.
         """
         config = SearchConfig(**search)
-        if direction not in ("max", "min"):  # taken for the other one, it would reverse the metric
-            raise UsageError(f"direction={direction!r} is unknown. Choose from: max, min.")
+        check_choice("direction", direction, ("max", "min"))  # taken for the other one, it would reverse the metric
         _check_samples(calibration_samples)
         if output_filename is not None and (
             Path(output_filename).is_dir() or not Path(output_filename).parent.is_dir()

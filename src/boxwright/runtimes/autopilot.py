@@ -6,7 +6,7 @@ from typing import get_args
 
 from boxwright.core import catalogue
 from boxwright.core.cpu import Core, Cpu, split_cores
-from boxwright.core.errors import UsageError, suggest
+from boxwright.core.errors import check_choice
 from boxwright.core.procfs import format_cpu_list
 from boxwright.runtimes.base import Hint, Tuning
 
@@ -89,7 +89,7 @@ def choose(cpu: Cpu, *, hint: Hint, runtime: str, movable: bool = True) -> Arran
         >>> choose(four, hint="throughput", runtime="eager").name
         '4 instances x 1 thread'
     """
-    check_hint(hint)
+    check_choice("hint", hint, get_args(Hint))
     catalogue.find("runtime", runtime)
     reasons = _limits(cpu)
     usable = cpu.usable_cores
@@ -108,17 +108,6 @@ def choose(cpu: Cpu, *, hint: Hint, runtime: str, movable: bool = True) -> Arran
     if instances < usable:
         reasons.append(f"More than {_MOST_INSTANCES} copies of the model would cost memory for little.")
     return _arrange(cpu, hint, split_cores(cpu.cores, instances), max(1, usable // instances), 1, reasons)
-
-
-def check_hint(hint: str) -> None:
-    """Check a hint.
-
-    Raises:
-        UsageError: the hint is unknown.
-    """
-    known = get_args(Hint)
-    if hint not in known:
-        raise UsageError(f"Unknown hint {hint!r}.{suggest(hint, known)} Choose from: {', '.join(known)}.")
 
 
 def _limits(cpu: Cpu) -> list[str]:

@@ -6,11 +6,11 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from boxwright.core.errors import BoxwrightError, CheckpointError, ConversionError, UsageError
+from boxwright.core.errors import BoxwrightError, CheckpointError, ConversionError, UsageError, check_choice
 from boxwright.core.log import get_logger
 from boxwright.core.signature import Array, Signature
 from boxwright.core.timing import hardware_line
@@ -18,7 +18,7 @@ from boxwright.optimize.case import Inputs
 from boxwright.optimize.process import Limits, open_nursery, share_cores
 from boxwright.optimize.timing import Latency, RaceRules, Target, race
 from boxwright.runtimes.artifact import is_artifact, open_graph, read_artifact, read_golden
-from boxwright.runtimes.autopilot import Arrangement, check_hint
+from boxwright.runtimes.autopilot import Arrangement
 from boxwright.runtimes.base import Graph, Hint, Tuning, one_by_one
 from boxwright.tasks.models import arrange, find_model, is_converted, open_model
 
@@ -159,7 +159,7 @@ def benchmark(
     if batch < 1:
         raise UsageError(f"batch={batch!r} must be at least 1.")
     if hint is not None:
-        check_hint(hint)
+        check_choice("hint", hint, get_args(Hint))
         if threads is not None:
             raise UsageError(f"hint={hint!r} chooses the threads itself. Leave out the hint or threads={threads!r}.")
     known = [_inspect(model, hint) for model in models]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from boxwright.core import catalogue
-from boxwright.core.errors import ConversionError, UsageError, suggest
+from boxwright.core.errors import ConversionError, UsageError, check_choice
 from boxwright.core.packages import require
 from boxwright.core.spec import OutputForm, Spec
 from boxwright.core.types import Precision
@@ -58,10 +58,7 @@ class ExportConfig:
     options: ModelOptions = field(default_factory=ModelOptions)
 
     def __post_init__(self) -> None:
-        if self.format not in FORMATS:
-            raise UsageError(
-                f"Unknown format {self.format!r}.{suggest(self.format, FORMATS)} Choose from: {', '.join(FORMATS)}."
-            )
+        check_choice("format", self.format, FORMATS)
         for name, given in (("--nms", self.suppression is not None), ("--dynamic", self.dynamic)):
             if given and self.format != "onnx":
                 raise UsageError(f"{name} applies only to format 'onnx', not to {self.format!r}. Leave it out.")
@@ -77,8 +74,8 @@ class ExportConfig:
                 f"Format {self.format!r} is not written with precision {str(self.precision)!r}. "
                 f"Use {' or '.join(offered[self.format])}."
             )
-        if self.mode not in ("", "qlinear", "integer"):
-            raise UsageError(f"Unknown mode {self.mode!r}. Choose from: qlinear, integer.")
+        if self.mode:
+            check_choice("mode", self.mode, ("qlinear", "integer"))
         needs_images = self.precision is Precision.INT8 and self.mode != "integer"
         if needs_images and self.calibration is None:
             raise UsageError("Precision 'int8' needs images of your own data. Give them with --calibration PATH.")

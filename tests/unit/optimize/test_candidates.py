@@ -83,7 +83,7 @@ def test_excludes_and_filters_work_together() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"search_mode": "some"}, "search_mode='some' is unknown"),
+        ({"search_mode": "some"}, "search_mode 'some'"),
         ({"excludes": ["original"]}, "every other method is compared with it"),
         ({"accelerator": "openvin"}, "Unknown accelerator 'openvin'. Did you mean 'openvino'"),
         ({"precision": "int9"}, "Unknown precision 'int9'"),

@@ -19,7 +19,7 @@ from boxwright.accel.estimator.state import State, read_weights, to_cpu
 from boxwright.accel.nano import TorchNano
 from boxwright.accel.places import has_file, is_folder, is_url, locate, to_write
 from boxwright.accel.plan import Plan
-from boxwright.core.errors import CheckpointError, UsageError
+from boxwright.core.errors import CheckpointError, UsageError, check_choice
 from boxwright.launchers.base import Launcher
 from boxwright.launchers.placement import ELSEWHERE
 
@@ -125,8 +125,7 @@ class Estimator:
                 raise UsageError(f"{name} is a {type(function).__name__}. Give a function.")
         if loss is not None and step is not None:
             raise UsageError("loss and step: a step returns its own losses. Give one of them.")
-        if scheduler_pace not in ("epoch", "iteration"):
-            raise UsageError(f"scheduler_pace={scheduler_pace!r} is unknown. Choose from: epoch, iteration.")
+        check_choice("scheduler_pace", scheduler_pace, ("epoch", "iteration"))
         blueprint = Blueprint(
             model=model,
             optimizer=optimizer,

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
-from boxwright.core.errors import DataError
-from boxwright.data.formats.base import Fault, Format, Layout, Split, check_choice
+from boxwright.core.errors import DataError, check_choice
+from boxwright.data.formats.base import Fault, Format, Layout, Split
 from boxwright.data.formats.coco import CocoLayout, json_files, write_coco_folder
 from boxwright.data.formats.files import CopyMode
 from boxwright.data.formats.voc import VocLayout, write_voc

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from boxwright.core.errors import DataError, UsageError, suggest
+from boxwright.core.errors import DataError
 from boxwright.data.records import Records
 
 Format = Literal["coco", "voc", "yolo"]
@@ -124,13 +124,3 @@ def require_split(split: str, given: Iterable[str], place: Path) -> str:
             f"The set {str(place)!r} has no split {split!r}, it has {has}. Name one of those, or none for all."
         )
     return found
-
-
-def check_choice(kind: str, name: str, known: Collection[str]) -> None:
-    """Check that a name is one of the known ones.
-
-    Raises:
-        UsageError: it is not.
-    """
-    if name not in known:
-        raise UsageError(f"Unknown {kind} {name!r}.{suggest(name, known)} Choose from: {', '.join(known)}.")

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from boxwright.core.errors import UsageError, suggest
+from boxwright.core.errors import UsageError, check_choice
 from boxwright.tasks.models import ModelOptions
 from boxwright.tasks.predict.predictor import Thresholds
 
@@ -49,11 +49,7 @@ class BatchConfig:
     start_timeout_s: float = 300.0
 
     def __post_init__(self) -> None:
-        known = get_args(EngineName)
-        if self.engine not in known:
-            raise UsageError(
-                f"Unknown engine {self.engine!r}.{suggest(str(self.engine), known)} Choose from: {', '.join(known)}."
-            )
+        check_choice("engine", self.engine, get_args(EngineName))
         for name in ("workers", "threads", "part_rows", "batch"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):

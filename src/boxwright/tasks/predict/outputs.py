@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.core.errors import DataError, UsageError, suggest
+from boxwright.core.errors import DataError, UsageError, check_choice
 from boxwright.tasks.predict.inputs import Failure, Frame, is_utf8
 from boxwright.tasks.predict.predictor import Prediction
 from boxwright.vision.draw import draw_detections
@@ -40,8 +40,7 @@ class Outputs:
     def __init__(self, folder: Path, formats: Iterable[str], category_ids: Sequence[int] = ()) -> None:
         formats = list(dict.fromkeys(formats))
         for name in formats:
-            if name not in FORMATS:
-                raise UsageError(f"Unknown format {name!r}.{suggest(name, FORMATS)} Choose from: {', '.join(FORMATS)}.")
+            check_choice("format", name, FORMATS)
         if formats:
             try:
                 folder.mkdir(parents=True, exist_ok=True)

@@ -5,18 +5,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.core.cpu import read_cpu
-from boxwright.core.errors import DataError, UsageError
+from boxwright.core.errors import DataError, UsageError, check_choice
 from boxwright.core.timing import Stopwatch
 from boxwright.core.types import Detections
 from boxwright.detector.postprocess import postprocess
 from boxwright.runtimes.artifact import Artifact, is_artifact
-from boxwright.runtimes.autopilot import Arrangement, check_hint
+from boxwright.runtimes.autopilot import Arrangement
 from boxwright.runtimes.base import Hint, Session, Tuning
 from boxwright.tasks.models import ModelOptions, arrange, find_model, is_converted, open_model
 from boxwright.tasks.predict.inputs import EncodedImage, Failure, Frame, ImageSource, Item, list_sources
@@ -319,7 +319,7 @@ def _read_groups(items: Iterator[Item], batch: int) -> Iterator[list[Item]]:
 def _check_tuning(path: Path, hint: Hint | None, workers: int) -> Tuning | None:
     """Reject a hint or workers that do not apply; return the tuning for several workers."""
     if hint is not None:
-        check_hint(hint)
+        check_choice("hint", hint, get_args(Hint))
         if workers != 1:
             raise UsageError(
                 f"hint={hint!r} chooses the workers itself, but workers={workers!r} is given. Leave one of them out."

@@ -16,7 +16,7 @@ from typing import Literal
 
 from boxwright.core import catalogue
 from boxwright.core.cpu import read_cpu
-from boxwright.core.errors import CheckpointError, MissingDependencyError, UsageError
+from boxwright.core.errors import CheckpointError, MissingDependencyError, UsageError, check_choice
 from boxwright.core.files import write_whole
 from boxwright.core.log import get_logger
 from boxwright.core.packages import installed_version
@@ -67,8 +67,7 @@ def choose_artifact(folder: Path, *, on_mismatch: OnMismatch, fallback: Sequence
         CheckpointError: it fails its check, and no other one may be used or passes.
         UsageError: `on_mismatch` is unknown.
     """
-    if on_mismatch not in ("fallback", "refuse", "ignore"):
-        raise UsageError(f"on_mismatch={on_mismatch!r} is unknown. Choose from: fallback, refuse, ignore.")
+    check_choice("on_mismatch", on_mismatch, ("fallback", "refuse", "ignore"))
     if on_mismatch == "ignore":
         return read_artifact(folder)
     faults: list[str] = []

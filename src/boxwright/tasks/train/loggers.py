@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from boxwright.core.errors import MissingDependencyError, UsageError, suggest
+from boxwright.core.errors import MissingDependencyError, check_choice
 from boxwright.core.files import write_whole
 from boxwright.core.packages import missing_packages
 
@@ -200,8 +200,7 @@ _LOGGERS: dict[str, Callable[..., Callback]] = {
 def check_loggers(names: Sequence[str]) -> None:
     """Reject unknown loggers (UsageError) and those that are not installed (MissingDependencyError)."""
     for name in names:
-        if name not in _LOGGERS:
-            raise UsageError(f"Unknown logger {name!r}.{suggest(name, _LOGGERS)} Choose from: {', '.join(_LOGGERS)}.")
+        check_choice("logger", name, _LOGGERS)
         if missing_packages([name]):
             raise MissingDependencyError(
                 f"Logger {name!r} needs {name}, which is not installed. Run: pip install {name}"

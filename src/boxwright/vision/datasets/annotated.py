@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from boxwright.core.errors import DataError
+from boxwright.core.errors import DataError, check_choice
 from boxwright.vision.datasets.base import (
     Change,
     ChangeBoth,
     VisionDataset,
-    check_choice,
     load_image,
     load_mask,
     read_list,

@@ -114,9 +114,3 @@ def check_min_side(min_side: int | None) -> None:
 def read_list(path: Path) -> list[list[str]]:
     """Return the columns of each line of a text file; empty lines are skipped."""
     return [line.split() for line in read_file(path, "file").decode().splitlines() if line.strip()]
-
-
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Check that an argument is one of the choices."""
-    if value not in choices:
-        raise UsageError(f"Unknown {name} {value!r}. Choose from: {', '.join(choices)}.")

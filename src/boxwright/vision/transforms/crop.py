@@ -7,7 +7,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from boxwright.core.errors import UsageError
+from boxwright.core.errors import UsageError, check_choice
 from boxwright.vision.transforms.base import Transform, draw_place, pair
 from boxwright.vision.transforms.image import Fill, Pixels, apply, channels, fill_values, size_hw
 
@@ -76,8 +76,7 @@ def pad(
 
 def _margins(padding: int | Sequence[int], padding_mode: str) -> tuple[int, int, int, int]:
     """Return the margins at left, top, right and bottom."""
-    if padding_mode not in _PADDING_MODES:
-        raise UsageError(f"Unknown padding_mode {padding_mode!r}. Choose from: {', '.join(_PADDING_MODES)}.")
+    check_choice("padding_mode", padding_mode, _PADDING_MODES)
     values: tuple[Any, ...] = tuple(padding) if isinstance(padding, Iterable) else (padding,)
     if len(values) not in (1, 2, 4) or not all(isinstance(value, int | np.integer) for value in values):
         raise UsageError(
