@@ -49,7 +49,7 @@ def test_a_ray_job_has_what_kuberay_asks_for_and_a_command_that_we_take(path: Pa
     args = build_parser().parse_args(words)
     assert program == "boxwright"
     assert (args.engine if args.verb == "predict" else args.strategy) == "ray"
-    assert args.address is None  # inside a job, Ray says where it is
+    assert getattr(args, "address", None) is None  # inside a job, Ray says where it is
     check_paths(args, "/data")
     for pod in ray_pods(spec):
         (container,) = pod["containers"]

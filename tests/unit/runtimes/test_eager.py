@@ -97,8 +97,8 @@ def test_code_that_cannot_be_exported_is_a_conversion_error(tmp_path: Path) -> N
 
 def test_a_choice_that_is_not_offered_is_refused_with_those_that_are(tmp_path: Path) -> None:
     for choice, message in (
-        (Choice(runtime="eager", precision=Precision.FP16), "no precision '16'. It offers: 32, bf16"),
-        (Choice(runtime="eager", mode="fast"), "no mode 'fast'. It offers: '', 'plain'"),
+        (Choice(runtime="eager", precision=Precision.FP16), "'16'.*: 32, bf16"),
+        (Choice(runtime="eager", mode="fast"), "'fast'.*: '', 'plain'"),
     ):
         with pytest.raises(UsageError, match=message):
             EagerRuntime().convert(_source(), choice, tmp_path, None)
