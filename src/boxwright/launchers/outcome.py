@@ -1,7 +1,6 @@
 """What a worker reports about its job before it ends, and the error that its launcher raises for it."""
 
 import pickle
-import signal
 import time
 import traceback
 from dataclasses import dataclass
@@ -9,16 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from boxwright.core.errors import BoxwrightError
+from boxwright.core.exit_status import describe_exit
 from boxwright.launchers.base import Kind, WorkerFailed
 from boxwright.launchers.payload import pack, unpack
-
-_HINTS: dict[int, str] = {
-    signal.SIGKILL: "Most often the machine or its container ran out of memory: use a smaller batch or fewer processes",
-    signal.SIGSEGV: "A native library crashed; its stack is in the worker's output",
-    signal.SIGABRT: "A native library aborted; its reason is in the worker's output",
-    signal.SIGBUS: "Most often shared memory or a disk is full: check /dev/shm",
-    signal.SIGILL: "A native library uses instructions that this CPU does not have",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +100,9 @@ def read_result(outcome: Outcome) -> Any:
 def make_error(rank: int, status: int | None, outcome: Outcome | None) -> WorkerFailed:
     """Return the error for a worker that failed, with the job's own exception as its cause."""
     if outcome is None:
-        return WorkerFailed(_describe_death(rank, status), rank=rank, kind="death", status=status)
+        how, why = describe_exit(status)
+        text = f"Worker {rank} {how} before its job was done. {why}."
+        return WorkerFailed(text, rank=rank, kind="death", status=status)
     verb = "lost the others" if outcome.kind == "communication" else "failed"
     text = outcome.sentence if outcome.expected else f"{outcome.sentence}\n\n{outcome.trace}"
     error = WorkerFailed(
@@ -136,18 +130,3 @@ def _is_communication_error(error: BaseException | None) -> bool:
     from_torch = any((c.__module__, c.__name__) == ("torch.distributed", "DistError") for c in type(error).__mro__)
     from_gloo = isinstance(error, RuntimeError) and "/gloo/" in str(error)
     return from_torch or from_gloo or _is_communication_error(error.__cause__)
-
-
-def _describe_death(rank: int, status: int | None) -> str:
-    if status is None or status >= 0:
-        return (
-            f"Worker {rank} ended with exit status {status} before its job was done. "
-            "Its output says why, unless something called os._exit."
-        )
-    number = -status
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        name = "unknown"
-    hint = _HINTS.get(number, "Another process stopped it")
-    return f"Worker {rank} was killed by signal {number} ({name}). {hint}."

@@ -14,11 +14,12 @@ from typing import Any
 
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import BoxwrightError, UsageError
+from boxwright.core.exit_status import describe_exit
 from boxwright.core.memory import read_memory
 from boxwright.core.world import World
 from boxwright.launchers.base import WorkerSpec
 from boxwright.launchers.folder import launch_folder
-from boxwright.launchers.interrupts import Interrupts
+from boxwright.launchers.interrupts import Interrupted, Interrupts
 from boxwright.launchers.outcome import read_result
 from boxwright.launchers.payload import pack
 from boxwright.launchers.process import WorkerProcess, write_start
@@ -26,13 +27,6 @@ from boxwright.launchers.process import WorkerProcess, write_start
 _TURN_S = 0.05
 _PORT = 29500  # unused: a child has no peers to connect to
 _ASK, _ANSWER, _STAGE = "ask", "answer", "stage"
-_SIGNALS = {
-    signal.SIGKILL: "most often the machine or its container ran out of memory",
-    signal.SIGSEGV: "a native library crashed",
-    signal.SIGABRT: "a native library gave up",
-    signal.SIGBUS: "most often shared memory or a disk is full",
-    signal.SIGILL: "a native library uses instructions that this cpu does not have",
-}
 
 
 class ChildFailed(BoxwrightError):
@@ -129,23 +123,15 @@ class Nursery:
 @contextmanager
 def open_nursery() -> Iterator[Nursery]:
     """Yield a nursery; Ctrl-C and SIGTERM are delivered to the program once all children have ended."""
-    interrupts = Interrupts()
-    stopped = False
-    with interrupts, launch_folder() as folder:
+    with Interrupts() as interrupts, suppress(Interrupted), launch_folder() as folder:
         nursery = Nursery(folder, interrupts)
         interrupts.at_once = nursery.close
         try:
             yield nursery
-        except Stopped:
-            stopped = True
         finally:
             nursery.close()
-    if stopped or interrupts.seen is not None:
+    if interrupts.seen is not None:
         interrupts.deliver()
-
-
-class Stopped(BaseException):
-    """Unwinds the work after Ctrl-C or SIGTERM; `open_nursery` then delivers the signal."""
 
 
 class Child:
@@ -255,8 +241,7 @@ class Child:
 
     def _turn(self) -> int | None:
         """Read the child's output for a moment; return its exit status, None while it runs."""
-        if self._interrupts.seen is not None:
-            raise Stopped
+        self._interrupts.check()
         self._pump(_TURN_S)
         status = self._process.poll()
         if status is not None:
@@ -293,7 +278,8 @@ class Child:
         """Raise unless the job returned."""
         outcome, cause = self._process.outcome, None
         if self._over is not None or outcome is None:
-            reason = trace = self._over or _describe(self._process.status)
+            how, why = describe_exit(self._process.status)
+            reason = trace = self._over or f"its process {how} before the work was done. {why}"
         elif outcome.ok:
             return
         else:
@@ -346,12 +332,3 @@ def peak_bytes() -> int:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
     return 0
-
-
-def _describe(status: int | None) -> str:
-    if status is None or status >= 0:
-        return f"its process ended with exit status {status} before the work was done"
-    with suppress(ValueError):
-        known = signal.Signals(-status)
-        return f"its process was killed by {known.name}: {_SIGNALS.get(known, 'something outside stopped it')}"
-    return f"its process was killed by signal {-status}"

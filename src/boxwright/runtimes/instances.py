@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -15,11 +14,11 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from boxwright.core.cpu import read_cpu, split_cores
 from boxwright.core.errors import BoxwrightError, CheckpointError, UsageError, WorkerError
+from boxwright.core.exit_status import describe_exit
 from boxwright.core.signature import Array
 from boxwright.runtimes.artifact import Artifact, read_artifact
 from boxwright.runtimes.base import Tuning
@@ -153,9 +152,7 @@ class MultiInstance:
     def __enter__(self) -> "MultiInstance":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -174,10 +171,12 @@ class _Worker:
         self._slabs = [(Slab.create(), Slab.create()) for _ in range(self.slots)]
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[int, Future[tuple[Array, ...]]]] = {}  # by slot: position and answer
-        self._over: str | None = None  # how the process ended
+        self._has_ended = False
         self._closed = False
         if tuning.threads is None:
-            tuning = replace(tuning, threads=max(1, _physical(cpus) // max(1, streams)))
+            cpu = read_cpu()
+            physical = len({cpu.core_of(c).cpus for c in cpus})
+            tuning = replace(tuning, threads=max(1, physical // max(1, streams)))
         self._socket, theirs = socket.socketpair()
         start = {
             "pipe": theirs.fileno(),
@@ -199,7 +198,7 @@ class _Worker:
         try:
             answer = self._pipe.recv()
         except (EOFError, OSError):
-            raise WorkerError(f"{self._fate()} while it loaded the artifact. {_AGAIN}") from None
+            raise self._error("while it loaded the artifact") from None
         if answer[0] == "error":
             raise WorkerError(f"Instance {self.number} can't load the artifact: {answer[2]}\n{answer[3]}")
         self._listener.start()
@@ -212,7 +211,7 @@ class _Worker:
             self._give_back(slot)
             raise
         with self._lock:
-            if self._over is None:
+            if not self._has_ended:
                 self._waiting[slot] = (position, future)
                 with suppress(OSError):  # it has died: `_listen` notices too, and knows how
                     self._pipe.send((slot, header))
@@ -258,9 +257,8 @@ class _Worker:
             else:
                 text = f"Request {position} failed in instance {self.number}: {reply[0]}\n{reply[1]}"
                 future.set_exception(WorkerError(text))
-        fate = self._fate()
         with self._lock:
-            self._over = fate
+            self._has_ended = True
             lost, self._waiting = self._waiting, {}
         for slot, (position, future) in lost.items():
             self._give_back(slot)
@@ -272,21 +270,13 @@ class _Worker:
             self._room.notify()
 
     def _error(self, when: str) -> BoxwrightError:
-        return CheckpointError(_CLOSED) if self._closed else WorkerError(f"{self._over} {when}. {_AGAIN}")
-
-    def _fate(self) -> str:
-        """Wait for the process and return how it ended."""
-        code = self._process.wait()
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        cause = " (out of memory?)" if code == -signal.SIGKILL else ""
-        return f"Instance {self.number} (cpus {list(self.cpus)!r}) {how}{cause}"
+        """Wait for the process, and return the error that says how it ended."""
+        if self._closed:
+            return CheckpointError(_CLOSED)
+        how, why = describe_exit(self._process.wait())
+        return WorkerError(f"Instance {self.number} (cpus {list(self.cpus)!r}) {how} {when}. {why}. {_AGAIN}")
 
 
 def _hang_up(workers: "Sequence[_Worker]") -> None:
     for worker in workers:
         worker.hang_up()
-
-
-def _physical(cpus: Sequence[int]) -> int:
-    cpu = read_cpu()
-    return len({cpu.core_of(c).cpus for c in cpus})

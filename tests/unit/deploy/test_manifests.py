@@ -34,7 +34,7 @@ def check_mounts(volumes: list[dict[str, Any]], mounts: list[dict[str, Any]]) ->
 
 def check_paths(args: Any, folder: str) -> None:
     """Whatever the command reads or writes must be on the volume that all pods share."""
-    paths = [args.model, *args.sources, args.out] if args.verb == "predict" else [str(args.data), str(args.out)]
+    paths = [args.model, *args.sources, args.out] if args.verb == "predict" else [str(args.data), str(args.output_dir)]
     assert all(path.startswith(f"{folder}/") for path in paths)
 
 

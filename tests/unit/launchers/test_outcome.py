@@ -105,16 +105,16 @@ def test_a_communication_error_that_was_wrapped_is_still_known():
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        (-signal.SIGKILL, "Worker 2 was killed by signal 9 (SIGKILL). Most often the machine or its container ran out"),
-        (-signal.SIGBUS, "Worker 2 was killed by signal 7 (SIGBUS). Most often shared memory"),
-        (-signal.SIGUSR1, "Worker 2 was killed by signal 10 (SIGUSR1). Another process stopped it."),
-        (-40, "Worker 2 was killed by signal 40 (unknown). Another process stopped it."),
-        (3, "Worker 2 ended with exit status 3 before its job was done."),
-        (0, "Worker 2 ended with exit status 0 before its job was done."),
+        (-signal.SIGKILL, "Worker 2 was killed by signal 9 (SIGKILL) .* ran out of memory"),
+        (-signal.SIGBUS, "Worker 2 was killed by signal 7 (SIGBUS) .* /dev/shm"),
+        (-signal.SIGUSR1, "Worker 2 was killed by signal 10 (SIGUSR1) .* Another process"),
+        (-40, "Worker 2 was killed by signal 40 (unknown) .* Another process"),
+        (3, "Worker 2 ended with exit status 3 .* os._exit"),
+        (0, "Worker 2 ended with exit status 0 .* os._exit"),
     ],
 )
 def test_a_death_is_described(status: int, words: str):
     error = make_error(2, status, None)
 
-    assert str(error).startswith(words)
+    assert all(part in str(error) for part in words.split(" .* "))
     assert (error.kind, error.rank, error.status, error.__cause__) == ("death", 2, status, None)

@@ -128,7 +128,7 @@ def test_a_killed_instance_is_an_error_not_a_hang(folder: Path) -> None:
 
     with to_multi_instance(folder, 2, cores=[[FIRST], [FIRST]]) as graph:
         pids = _pids(graph)
-        with pytest.raises(WorkerError, match=r"Instance 1 \(cpus .*\) was killed by SIGKILL .* request \d+"):
+        with pytest.raises(WorkerError, match=r"Instance 1 \(cpus .*\) was killed by signal 9 .* request \d+"):
             list(graph.run_all(requests(graph)))
     assert all(map(_gone, pids))
 
