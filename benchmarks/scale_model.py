@@ -131,8 +131,8 @@ def measure(images: int, size: int) -> Conditions:
     import torch
 
     from boxwright.detector.yolox import build
+    from boxwright.launchers.local import SubprocessLauncher
     from boxwright.launchers.placement import make_workers_anywhere
-    from boxwright.launchers.subprocess_ import SubprocessLauncher
 
     model = build("yolox_nano", 80).train()
     batch = torch.rand(images, 3, size, size) * 255
@@ -241,8 +241,8 @@ def emulate(step_s: float, jitter: float) -> None:
 
     The link of each is its share of what the cores can copy, measured with two workers.
     """
+    from boxwright.launchers.local import SubprocessLauncher
     from boxwright.launchers.placement import make_workers_anywhere
-    from boxwright.launchers.subprocess_ import SubprocessLauncher
 
     def start(job: object, count: int) -> tuple[float, float]:
         workers = [replace(worker, anywhere=False) for worker in make_workers_anywhere(count)]

@@ -15,7 +15,7 @@ import pytest
 
 from boxwright.core.world import World
 from boxwright.launchers.base import WorkerFailed, WorkerSpec
-from boxwright.launchers.subprocess_ import SubprocessLauncher
+from boxwright.launchers.local import SubprocessLauncher
 
 ALONE = [WorkerSpec()]
 TWO = [WorkerSpec(rank=rank, local_rank=rank, world_size=2, local_world_size=2) for rank in range(2)]

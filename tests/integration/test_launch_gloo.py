@@ -11,8 +11,8 @@ import pytest
 
 from boxwright.core.world import World
 from boxwright.launchers.base import WorkerFailed, WorkerSpec
+from boxwright.launchers.local import SubprocessLauncher
 from boxwright.launchers.restart import Restart
-from boxwright.launchers.subprocess_ import SubprocessLauncher
 
 WORKERS = [WorkerSpec(rank=rank, local_rank=rank, world_size=2, local_world_size=2) for rank in range(2)]
 

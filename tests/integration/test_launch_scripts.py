@@ -10,8 +10,7 @@ import pytest
 
 START = """
 from boxwright.launchers.base import WorkerSpec
-from boxwright.launchers.spawn import SpawnLauncher
-from boxwright.launchers.subprocess_ import SubprocessLauncher
+from boxwright.launchers.local import SpawnLauncher, SubprocessLauncher
 
 WORKERS = [WorkerSpec(rank=r, local_rank=r, world_size=2, local_world_size=2) for r in range(2)]
 """

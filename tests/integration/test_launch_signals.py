@@ -15,7 +15,7 @@ PROGRAM = """
 import os, signal, sys, threading
 from boxwright.launchers.base import WorkerSpec
 from boxwright.launchers.supervisor import Patience
-from boxwright.launchers.subprocess_ import SubprocessLauncher
+from boxwright.launchers.local import SubprocessLauncher
 
 def wait():
     threading.Event().wait(120)

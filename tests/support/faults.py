@@ -15,8 +15,8 @@ from support.processes import has_ended
 
 from boxwright.core.world import World
 from boxwright.launchers.base import current_attempt
+from boxwright.launchers.local import SubprocessLauncher
 from boxwright.launchers.placement import make_workers_anywhere
-from boxwright.launchers.subprocess_ import SubprocessLauncher
 
 STEPS = 12
 _SAVE_EVERY = 3

@@ -44,13 +44,3 @@ def area_xyxy(boxes_xyxy: FloatArray) -> FloatArray:
     size = (boxes_xyxy[..., 2:4] - boxes_xyxy[..., 0:2]).clip(0)
     area: FloatArray = size[..., 0] * size[..., 1]
     return area
-
-
-def iou_xyxy(a_xyxy: FloatArray, b_xyxy: FloatArray) -> FloatArray:
-    """Return the (len(a), len(b)) matrix of intersection over union; two empty boxes have 0."""
-    low = np.maximum(a_xyxy[:, None, 0:2], b_xyxy[None, :, 0:2])
-    high = np.minimum(a_xyxy[:, None, 2:4], b_xyxy[None, :, 2:4])
-    size = (high - low).clip(0)
-    both: FloatArray = size[..., 0] * size[..., 1]
-    union = area_xyxy(a_xyxy)[:, None] + area_xyxy(b_xyxy)[None, :] - both
-    return np.divide(both, union, out=np.zeros_like(both), where=union > 0)

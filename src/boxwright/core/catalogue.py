@@ -50,8 +50,8 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
         "hpu": Entry("boxwright.devices.hpu:HpuDevice", ("torch",), "train"),
     },
     "launcher": {
-        "subprocess": Entry("boxwright.launchers.subprocess_:SubprocessLauncher", ("cloudpickle",), "train"),
-        "spawn": Entry("boxwright.launchers.spawn:SpawnLauncher", ("cloudpickle",), "train"),
+        "subprocess": Entry("boxwright.launchers.local:SubprocessLauncher", ("cloudpickle",), "train"),
+        "spawn": Entry("boxwright.launchers.local:SpawnLauncher", ("cloudpickle",), "train"),
         "ray": Entry("boxwright.launchers.ray_:RayLauncher", ("ray", "cloudpickle"), "ray"),
         "spark": Entry("boxwright.launchers.spark_:SparkLauncher", ("pyspark", "cloudpickle"), "spark"),
     },

@@ -28,11 +28,3 @@ def kept_signal_stack() -> Iterator[None]:
         yield
     finally:
         libc.sigaltstack(ctypes.byref(before), None)
-
-
-def read_signal_stack() -> tuple[int, int]:
-    """Return address and size of the calling thread's alternate signal stack; zeros if there is none."""
-    stack = _Stack()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).sigaltstack(None, ctypes.byref(stack))
-    return stack.address or 0, stack.size

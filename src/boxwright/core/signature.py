@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -98,8 +98,8 @@ class Signature:
     def to_dict(self) -> dict[str, Any]:
         """Return the signature as plain JSON values."""
         return {
-            "inputs": [_port(p) for p in self.inputs],
-            "outputs": [_port(p) for p in self.outputs],
+            "inputs": [asdict(p) | {"shape": list(p.shape)} for p in self.inputs],
+            "outputs": [asdict(p) | {"shape": list(p.shape)} for p in self.outputs],
             "call": self.call,
             "result": self.result,
         }
@@ -132,10 +132,6 @@ def port_names(names: Sequence[str], taken: Sequence[str] = ()) -> list[str]:
         used.add(unique)
         result.append(unique)
     return result
-
-
-def _port(port: Port) -> dict[str, Any]:
-    return {"name": port.name, "dtype": port.dtype, "shape": list(port.shape)}
 
 
 def refuse_bfloat16(value: Any) -> None:

@@ -1,6 +1,6 @@
 """`Spec`: the description of a detector."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from boxwright.core.errors import UsageError, check_choice
@@ -63,16 +63,7 @@ class Spec:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the spec as plain JSON values."""
-        return {
-            "model": self.model,
-            "names": list(self.names),
-            "size_hw": list(self.size_hw),
-            "preprocessing": self.preprocessing,
-            "output": self.output,
-            "strides": list(self.strides),
-            "category_ids": list(self.category_ids),
-            "activation": self.activation,
-        }
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Spec":

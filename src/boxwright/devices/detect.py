@@ -1,10 +1,9 @@
 """Which accelerators have a device file, and which have a plugin. Nothing heavy is imported."""
 
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 
+from boxwright.core.packages import installed_version, missing_packages
 from boxwright.core.procfs import read_text
 
 PLUGIN = "habana_frameworks"
@@ -32,13 +31,9 @@ class Plugin:
 
 def find_plugins() -> tuple[Plugin, ...]:
     """Return the installed plugins; they may still not fit this torch."""
-    if find_spec(PLUGIN) is None:
+    if missing_packages([PLUGIN]):
         return ()
-    try:
-        found = version("habana-torch-plugin")
-    except PackageNotFoundError:
-        found = "unknown"
-    return (Plugin(device="hpu", package=PLUGIN, version=found),)
+    return (Plugin(device="hpu", package=PLUGIN, version=installed_version("habana-torch-plugin") or "unknown"),)
 
 
 def find_accelerators(root: Path = Path("/")) -> tuple[Accelerator, ...]:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, Protocol, TypeVar
 
 from boxwright.core.errors import UsageError, WorkerError
@@ -94,16 +94,8 @@ class WorkerSpec:
         Raises:
             UsageError: the numbers contradict each other.
         """
-        return World(
-            rank=self.rank,
-            world_size=self.world_size,
-            local_rank=self.local_rank,
-            local_world_size=self.local_world_size,
-            node_rank=self.node_rank,
-            master_addr=master_addr,
-            master_port=master_port,
-            cores=self.cores,
-        )
+        own = {field.name: getattr(self, field.name) for field in fields(World) if hasattr(self, field.name)}
+        return World(**own, master_addr=master_addr, master_port=master_port)
 
     def variables(self, world: World) -> dict[str, str]:
         """Return the environment variables with the worker's place, its threads and its `env`."""

@@ -1,6 +1,8 @@
-"""Workers on this machine: what the strategies `spawn` and `subprocess` share."""
+"""Strategies `subprocess` and `spawn`: fresh interpreters on this machine."""
 
+import multiprocessing  # noqa: F401  makes "__mp_main__", as workers call the script, another name of "__main__"
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,15 +24,21 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalLauncher:
-    """Runs a job in fresh interpreters on this machine.
+class SubprocessLauncher:
+    """Runs a job in processes that do not import the program: for notebooks, consoles and any script.
+
+    Functions and classes of `__main__` are sent as code.
 
     Attributes:
         restart: how often to restart all workers after one has died.
         patience: how long workers may take to end when they are stopped.
+
+    Example:
+        >>> SubprocessLauncher().run(lambda world: world.world_size, [WorkerSpec()])
+        1
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str] = "subprocess"
 
     restart: Restart = field(default_factory=Restart)
     patience: Patience = field(default_factory=Patience)
@@ -83,3 +91,31 @@ class LocalLauncher:
                 process.kill()
             for process in started:
                 process.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpawnLauncher(SubprocessLauncher):
+    """Runs a job in processes that import the script first (`__name__` is "__mp_main__" there).
+
+    Workers then find what the script defines by its name, and can start processes of their own with it, as data
+    workers by "spawn" or "forkserver" require. The script must start its work under `if __name__ == "__main__":`.
+    Without a script (a notebook, a console) it does the same as `SubprocessLauncher`.
+
+    Example:
+        >>> SpawnLauncher().run(lambda world: world.rank, [WorkerSpec()])
+        0
+    """
+
+    name: ClassVar[str] = "spawn"
+
+    def _find_main(self) -> dict[str, str] | None:
+        """Return how `multiprocessing.spawn.prepare` imports the main module; None if it can't be imported."""
+        main = sys.modules["__main__"]
+        spec = getattr(main, "__spec__", None)
+        if spec is not None:
+            # `python -m package` runs package.__main__, which multiprocessing does not import either.
+            return None if spec.name.endswith("__main__") else {"init_main_from_name": spec.name}
+        path = getattr(main, "__file__", None)
+        if not path or not os.path.isfile(path) or "ipython" in os.path.basename(path):
+            return None
+        return {"init_main_from_path": os.path.abspath(path)}

@@ -51,7 +51,9 @@ class Restart:
                 return attempt(number)
             except WorkerFailed as error:
                 first_line = str(error).partition("\n")[0]
-                if _port_was_taken(error) and moves < _PORT_TRIES:
+                # Another program took the port between our check and the first worker's use of it.
+                port_was_taken = error.kind == "communication" and "EADDRINUSE" in str(error)
+                if port_was_taken and moves < _PORT_TRIES:
                     moves += 1
                     _log.info("%s Trying another port.", first_line)
                 elif error.kind != "exception" and restarts < self.max_restarts:
@@ -60,8 +62,3 @@ class Restart:
                 else:
                     raise
             number += 1
-
-
-def _port_was_taken(error: WorkerFailed) -> bool:
-    # Another program took the port between our check and the first worker's use of it.
-    return error.kind == "communication" and "EADDRINUSE" in str(error)

@@ -69,7 +69,8 @@ def make_plot(report: Report) -> str:
     rows = [r for r in report.rows if r.latency_ms is not None]
     if not rows:
         return ""
-    low_x, high_x = _range_x([r.latency_ms or 0.0 for r in rows])
+    times = [r.latency_ms or 0.0 for r in rows]
+    low_x, high_x = (min(times) / 1.15, max(times) * 1.6) if max(times) > 0 else (0.1, 1.0)
     scored = [r for r in rows if r.accuracy is not None]
     low_y, high_y = _range_y(scored, report) if scored else (0.0, 1.0)
 
@@ -164,11 +165,6 @@ def _interval_values(row: Row, report: Report) -> list[float]:
     if row.drop_low is None or row.drop_high is None or report.original.accuracy is None:
         return []
     return [report.original.accuracy - _sign(report) * drop for drop in (row.drop_low, row.drop_high)]
-
-
-def _range_x(values: Sequence[float]) -> tuple[float, float]:
-    low, high = min(values), max(values)
-    return (low / 1.15, high * 1.6) if high > 0 else (0.1, 1.0)
 
 
 def _range_y(rows: Sequence[Row], report: Report) -> tuple[float, float]:

@@ -18,11 +18,11 @@ from boxwright.core.signature import Signature
 from boxwright.core.types import Precision
 from boxwright.runtimes.base import Choice, Tuning, check_offer, first_line
 from boxwright.runtimes.calibrate import Calibration
-from boxwright.runtimes.edge_layers import FloatLayer
 from boxwright.runtimes.fold import set_module
 from boxwright.runtimes.fused import constant, conv_numbers
 from boxwright.runtimes.program import ModuleGraph, load_program, prepare, save_program
 from boxwright.runtimes.quantized import QuantizedLayer, quantize
+from boxwright.runtimes.rounding import FloatLayer
 from boxwright.runtimes.source import Source
 from boxwright.runtimes.tracing import load_trace, save_trace
 

@@ -69,17 +69,8 @@ def quantize_dynamic(path: Path, target: Path, source: Source, calibration: Cali
     """Write the file with integer products whose input scale is found at every run; return how it was done.
 
     The scale is one for all rows of a batch, so an image's result depends a little on its neighbours. With calibration
-    inputs, rare extremes are cut off before, and the bias corrects the error of rounded weights.
-
-    Args:
-        path: the ONNX file of the source.
-        target: the file to write.
-        source: the torch model.
-        calibration: samples, and what to leave in float.
-
-    Raises:
-        UsageError: a layer to keep in float does not exist.
-        ConversionError: there is no layer to quantise.
+    inputs, rare extremes are cut off before, and the bias corrects the error of rounded weights. Arguments and errors
+    are those of `quantize_static`.
     """
     bits, module = _weight_bits(), fold_copy(source)
     measured: Mapping[str, Measured | None]

@@ -16,9 +16,9 @@ from torch.nn.modules.conv import _ConvNd
 from boxwright.core.affinity import unbound
 from boxwright.core.errors import UsageError
 from boxwright.core.files import whole_file
-from boxwright.runtimes.edge_layers import find_last_layers
 from boxwright.runtimes.fold import fold_copy
 from boxwright.runtimes.openvino_convert import find_module
+from boxwright.runtimes.rounding import find_last_layers
 from boxwright.runtimes.source import PREFIX, Source, check_names
 from boxwright.runtimes.telemetry import no_telemetry
 

@@ -15,10 +15,9 @@ from boxwright.core.signature import Array, Signature
 from boxwright.core.types import Precision
 from boxwright.runtimes.base import Choice, Tuning, first_line, one_by_one
 from boxwright.runtimes.calibrate import Calibration
-from boxwright.runtimes.edge_layers import FloatLayer, find_last_layers
 from boxwright.runtimes.fold import fold_batch_norms, set_module
 from boxwright.runtimes.fused import can_fuse, fuse_activations
-from boxwright.runtimes.rounding import correct_biases
+from boxwright.runtimes.rounding import FloatLayer, correct_biases, find_last_layers
 from boxwright.runtimes.source import PREFIX, FlatModule, Source, check_names
 
 PROGRAM = "program.pt2"

@@ -24,10 +24,15 @@ from boxwright.core.files import write_whole
 from boxwright.core.signature import Array
 from boxwright.runtimes.base import Choice
 from boxwright.runtimes.calibrate import Calibration
-from boxwright.runtimes.edge_layers import find_first_layers, find_last_layers
 from boxwright.runtimes.fold import fold_batch_norms, set_module
 from boxwright.runtimes.program import settle
-from boxwright.runtimes.rounding import compare_outputs, run_samples, watching
+from boxwright.runtimes.rounding import (
+    compare_outputs,
+    find_first_layers,
+    find_last_layers,
+    run_samples,
+    watching,
+)
 from boxwright.runtimes.source import PREFIX, Source, check_names
 
 _BINS = 2048
@@ -73,11 +78,6 @@ class Measured:
     error: list[float]
     lows: list[float]
     highs: list[float]
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "Measured":
-        """Return what `asdict` described."""
-        return cls(**values | {"inputs": Range(**values["inputs"])})
 
 
 class QuantizedLayer(nn.Module):
@@ -255,7 +255,8 @@ def _measure(
     file = _cache_file(module, calibration, bits)
     if file is not None and file.is_file():
         stored = json.loads(file.read_text(encoding="utf-8"))
-        return {name: Measured.from_dict(stored[name]) for name in layers if name in stored}
+        known = {name: stored[name] for name in layers if name in stored}
+        return {name: Measured(**v | {"inputs": Range(**v["inputs"])}) for name, v in known.items()}
     widest = measure_ranges(module, everything, calibration.samples)
     ranges = clip_ranges(module, everything, widest, calibration.samples)
     rounded = {name: QuantizedLayer(everything[name], limits, bits) for name, limits in ranges.items()}

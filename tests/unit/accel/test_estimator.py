@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sequenti
 from boxwright.accel.estimator import Accuracy, Callback, Estimator, Sharded
 from boxwright.accel.estimator.metrics import name_metrics
 from boxwright.core.errors import CheckpointError, UsageError
-from boxwright.launchers.subprocess_ import SubprocessLauncher
+from boxwright.launchers.local import SubprocessLauncher
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 

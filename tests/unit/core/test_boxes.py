@@ -9,7 +9,6 @@ from boxwright.core.boxes import (
     area_xyxy,
     clip_xyxy,
     cxcywh_to_xyxy,
-    iou_xyxy,
     xywh_to_xyxy,
     xyxy_to_cxcywh,
     xyxy_to_xywh,
@@ -61,27 +60,3 @@ def test_cutting_leaves_the_given_boxes_alone():
 def test_a_box_with_a_negative_side_has_no_area():
     corners = np.array([[0, 0, 2, 3], [2, 3, 0, 0], [0, 3, 2, 0], [1, 1, 1, 5]], np.float32)
     assert area_xyxy(corners).tolist() == [6, 0, 0, 0]
-
-
-def test_overlap_of_known_boxes():
-    a = np.array([[0, 0, 2, 2], [10, 10, 12, 12]], np.float32)
-    b = np.array([[0, 0, 2, 2], [1, 0, 3, 2], [2, 2, 4, 4]], np.float32)
-    np.testing.assert_allclose(iou_xyxy(a, b), [[1, 1 / 3, 0], [0, 0, 0]], rtol=1e-6)
-
-
-def test_empty_boxes_overlap_nothing_not_even_themselves():
-    assert iou_xyxy(box(1, 1, 1, 1), box(1, 1, 1, 1)).tolist() == [[0]]
-
-
-def test_no_boxes_give_an_empty_matrix():
-    none = np.zeros((0, 4), np.float32)
-    assert iou_xyxy(none, box(0, 0, 1, 1)).shape == (0, 1)
-    assert iou_xyxy(box(0, 0, 1, 1), none).shape == (1, 0)
-
-
-@settings(deadline=None)
-@given(boxes, boxes)
-def test_overlap_is_symmetric_and_from_0_to_1(a: FloatArray, b: FloatArray):
-    overlap = iou_xyxy(a, b)
-    np.testing.assert_array_equal(overlap, iou_xyxy(b, a).T)
-    assert ((overlap >= 0) & (overlap <= 1)).all()

@@ -3,14 +3,11 @@ import mmap
 import sys
 
 import pytest
+from support.signal_stack import Stack, read_signal_stack
 
-from boxwright.core.signal_stack import kept_signal_stack, read_signal_stack
+from boxwright.core.signal_stack import kept_signal_stack
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signal stacks are read on Linux alone")
-
-
-class Stack(ctypes.Structure):
-    _fields_ = (("address", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
 
 
 def replace_signal_stack(memory: mmap.mmap) -> None:

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from boxwright.core.boxes import iou_xyxy
+from boxwright.core.boxes import area_xyxy
 from boxwright.core.errors import UsageError
 from boxwright.detector.postprocess import anchor_grid, postprocess, suppress
 
@@ -17,10 +17,15 @@ def empty_output(classes: int = 3) -> np.ndarray:
     return output
 
 
+def overlap(a: np.ndarray, b: np.ndarray) -> float:
+    both = area_xyxy(np.concatenate((np.maximum(a[:2], b[:2]), np.minimum(a[2:], b[2:]))))
+    return float(both / max(area_xyxy(a) + area_xyxy(b) - both, 1e-9))
+
+
 def plain_nms(boxes: np.ndarray, scores: np.ndarray, threshold: float) -> list[int]:
     kept: list[int] = []
     for i in np.argsort(-scores, kind="stable"):
-        if all(iou_xyxy(boxes[i : i + 1], boxes[j : j + 1])[0, 0] <= threshold for j in kept):
+        if all(overlap(boxes[i], boxes[j]) <= threshold for j in kept):
             kept.append(int(i))
     return kept
 

@@ -9,7 +9,7 @@ import pytest
 
 from boxwright.launchers.allocator import VARIABLES, Allocator, read_allocator
 from boxwright.launchers.base import WorkerSpec
-from boxwright.launchers.subprocess_ import SubprocessLauncher
+from boxwright.launchers.local import SubprocessLauncher
 
 SHOW = (
     "import json; from boxwright.launchers import allocator as a; {before} found = a.read_allocator();"

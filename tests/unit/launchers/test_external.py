@@ -5,7 +5,7 @@ import pytest
 from boxwright.core.world import World
 from boxwright.launchers.base import WorkerSpec
 from boxwright.launchers.external import from_environment, pinned
-from boxwright.launchers.subprocess_ import SubprocessLauncher
+from boxwright.launchers.local import SubprocessLauncher
 
 TORCHRUN = {
     "RANK": "3",

@@ -104,7 +104,7 @@ RECIPE = {
 }
 ONNX_RECIPE = {
     "quantized": ["a"],
-    "quantisation": {"inputs": "8 bits", "float": {"asked for": ["b"], "depthwise": ["c", "d"], "first": []}},
+    "quantisation": {"inputs": "8 bits", "float": "depthwise", "keep_float": ["b"]},
 }
 
 
@@ -123,7 +123,7 @@ def test_table_and_page_show_the_recipe_of_int8_and_the_log_of_what_failed() -> 
     assert f"  openvino_int8: {line}\n" in table
     assert "  jit_fp32: log: logs/jit.log\n" in table
     assert "openvino_int8.log" not in table
-    assert "  onnxruntime_int8_integer: 1 layers in int8; in float: 2 depthwise, by name b; inputs: 8 bits\n" in table
+    assert "  onnxruntime_int8_integer: 1 layers in int8; in float: depthwise, by name b; inputs: 8 bits\n" in table
     assert "bf16:" not in table
     assert line in page
     assert "log: logs/jit.log" in page

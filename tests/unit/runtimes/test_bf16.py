@@ -13,9 +13,8 @@ from boxwright.core.types import Precision
 from boxwright.runtimes.artifact import open_graph, write_artifact
 from boxwright.runtimes.base import Choice
 from boxwright.runtimes.calibrate import Calibration
-from boxwright.runtimes.edge_layers import find_last_layers
 from boxwright.runtimes.parity import distance
-from boxwright.runtimes.rounding import correct_biases
+from boxwright.runtimes.rounding import correct_biases, find_last_layers
 from boxwright.runtimes.sensitivity import rank_layers
 from boxwright.runtimes.source import Source
 

@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from support.models import Branching
 from support.networks import lively_nano
+from support.signal_stack import read_signal_stack
 from torch import Tensor, nn
 
 from boxwright.core.errors import CheckpointError, ConversionError, UsageError
-from boxwright.core.signal_stack import read_signal_stack
 from boxwright.core.types import Precision
 from boxwright.runtimes.artifact import open_graph, write_artifact
 from boxwright.runtimes.base import Choice, Graph, Tuning
