@@ -22,10 +22,6 @@ class Port:
     dtype: str
     shape: tuple[int | None, ...]
 
-    def accepts(self, array: Array) -> bool:
-        """Return whether an array has this type, and this shape where it is fixed."""
-        return str(array.dtype) == self.dtype and self.accepts_shape(array.shape)
-
     def accepts_shape(self, shape: Sequence[int]) -> bool:
         """Return whether a shape fits."""
         return len(shape) == len(self.shape) and all(

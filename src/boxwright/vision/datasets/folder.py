@@ -126,10 +126,7 @@ class DatasetFolder(VisionDataset):
 
     Args:
         root: the folder of class folders.
-        loader: returns the sample of a path.
-        extensions: endings of the files that count.
-        is_valid_file: decides by the path instead of by the ending; give exactly one of the two.
-        allow_empty: let a class have no file.
+        loader: returns the sample of a path; `make_dataset` explains the arguments that choose the files.
 
     Attributes:
         classes: names of the classes, sorted.

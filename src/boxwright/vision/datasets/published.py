@@ -18,7 +18,39 @@ from boxwright.vision.decode import read_file
 _UNSIGNED_BYTES = 0x08
 
 
-class MNIST(VisionDataset):
+class _Published(VisionDataset):
+    """Keeps all images in memory, with their class numbers; `_read` takes them from the files in `base_folder`."""
+
+    base_folder: ClassVar[str]
+    data: Any
+    targets: Any
+
+    def __init__(
+        self,
+        root: str | Path,
+        train: bool = True,
+        transform: Change = None,
+        target_transform: Change = None,
+        download: bool = False,
+    ) -> None:
+        super().__init__(root, None, transform, target_transform)
+        folder = Path(root) / self.base_folder
+        self.refuse_download(download, folder)
+        self.train = train
+        self._read(folder)
+
+    def _read(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    def load(self, index: int) -> tuple[Any, Any]:
+        """Return a copy of the image, so that changing it leaves the set alone, and its class number."""
+        return np.asarray(self.data[index]).copy(), int(self.targets[index])
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+class MNIST(_Published):
     """(image, digit) of MNIST, read from the published IDX files; an image is a 28x28 array (HW, 8-bit).
 
     A `.gz` file is checked by its MD5 sum. Where only the unpacked file is there, its header must fit its length.
@@ -33,7 +65,7 @@ class MNIST(VisionDataset):
         class_to_idx: the number of each class.
     """
 
-    folder_name: ClassVar[str] = "MNIST"
+    base_folder = "MNIST/raw"
     resources: ClassVar[list[tuple[str, str]]] = [
         ("train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
         ("train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432"),
@@ -45,45 +77,20 @@ class MNIST(VisionDataset):
         "5 - five", "6 - six", "7 - seven", "8 - eight", "9 - nine",
     ]  # fmt: skip
 
-    def __init__(
-        self,
-        root: str | Path,
-        train: bool = True,
-        transform: Change = None,
-        target_transform: Change = None,
-        download: bool = False,
-    ) -> None:
-        super().__init__(root, None, transform, target_transform)
-        self.refuse_download(download, self.raw_folder)
-        self.train = train
-        images, labels = self.resources[:2] if train else self.resources[2:]
-        self.data = torch.from_numpy(_read_idx(Path(self.raw_folder), *images, axes=3))
-        self.targets = torch.from_numpy(_read_idx(Path(self.raw_folder), *labels, axes=1).astype(np.int64))
+    def _read(self, folder: Path) -> None:
+        self.raw_folder = str(folder)
+        self.class_to_idx = {name: index for index, name in enumerate(self.classes)}
+        images, labels = self.resources[:2] if self.train else self.resources[2:]
+        self.data = torch.from_numpy(_read_idx(folder, *images, axes=3))
+        self.targets = torch.from_numpy(_read_idx(folder, *labels, axes=1).astype(np.int64))
         if len(self.data) != len(self.targets):
             raise DataError(f"{self.raw_folder!r} holds {len(self.data)} images but {len(self.targets)} labels.")
-
-    @property
-    def raw_folder(self) -> str:
-        """The folder with the IDX files."""
-        return str(Path(self.root) / self.folder_name / "raw")
-
-    @property
-    def class_to_idx(self) -> dict[str, int]:
-        """The number of each class."""
-        return {name: index for index, name in enumerate(self.classes)}
-
-    def load(self, index: int) -> tuple[Any, Any]:
-        """Return a copy of the image, so that changing it leaves the set alone, and its class number."""
-        return self.data[index].numpy().copy(), int(self.targets[index])
-
-    def __len__(self) -> int:
-        return len(self.data)
 
 
 class FashionMNIST(MNIST):
     """(image, class number) of Fashion-MNIST, from `FashionMNIST/raw`; otherwise as `MNIST`."""
 
-    folder_name = "FashionMNIST"
+    base_folder = "FashionMNIST/raw"
     resources: ClassVar[list[tuple[str, str]]] = [
         ("train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
         ("train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe"),
@@ -95,7 +102,7 @@ class FashionMNIST(MNIST):
     ]  # fmt: skip
 
 
-class CIFAR10(VisionDataset):
+class CIFAR10(_Published):
     """(image, class number) of CIFAR-10, read from the published Python version; an image is a 32x32 RGB array.
 
     Args:
@@ -109,7 +116,7 @@ class CIFAR10(VisionDataset):
         class_to_idx: the number of each class.
     """
 
-    base_folder: ClassVar[str] = "cifar-10-batches-py"
+    base_folder = "cifar-10-batches-py"
     train_list: ClassVar[list[tuple[str, str]]] = [
         ("data_batch_1", "c99cafc152244af753f735de768cd75f"),
         ("data_batch_2", "d4bba439e000b95fd0a9bffe97cbabec"),
@@ -122,31 +129,14 @@ class CIFAR10(VisionDataset):
     names_key: ClassVar[str] = "label_names"
     labels_key: ClassVar[str] = "labels"
 
-    def __init__(
-        self,
-        root: str | Path,
-        train: bool = True,
-        transform: Change = None,
-        target_transform: Change = None,
-        download: bool = False,
-    ) -> None:
-        super().__init__(root, None, transform, target_transform)
-        folder = Path(root) / self.base_folder
-        self.refuse_download(download, folder)
-        self.train = train
-        batches = [_unpickle(folder / name, md5) for name, md5 in (self.train_list if train else self.test_list)]
+    def _read(self, folder: Path) -> None:
+        files = self.train_list if self.train else self.test_list
+        batches = [_unpickle(folder / name, md5) for name, md5 in files]
         planes = np.concatenate([np.asarray(batch["data"], np.uint8) for batch in batches]).reshape(-1, 3, 32, 32)
         self.data = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
-        self.targets: list[int] = [int(label) for batch in batches for label in batch[self.labels_key]]
-        self.classes: list[str] = list(_unpickle(folder / self.meta[0], self.meta[1])[self.names_key])
+        self.targets = [int(label) for batch in batches for label in batch[self.labels_key]]
+        self.classes = list(_unpickle(folder / self.meta[0], self.meta[1])[self.names_key])
         self.class_to_idx = {name: index for index, name in enumerate(self.classes)}
-
-    def load(self, index: int) -> tuple[Any, Any]:
-        """Return a copy of the image, so that changing it leaves the set alone, and its class number."""
-        return self.data[index].copy(), self.targets[index]
-
-    def __len__(self) -> int:
-        return len(self.data)
 
 
 class CIFAR100(CIFAR10):

@@ -183,7 +183,15 @@ class Pad(Transform):
 
 
 @dataclass(eq=False, repr=False)
-class CenterCrop(Transform):
+class _SizedCrop(Transform):
+    size: int | Sequence[int]
+
+    def __post_init__(self) -> None:
+        self.size = pair(self.size)
+
+
+@dataclass(eq=False, repr=False)
+class CenterCrop(_SizedCrop):
     """Cuts out the middle of the image; a smaller image gets a black margin.
 
     Example:
@@ -192,14 +200,10 @@ class CenterCrop(Transform):
     """
 
     function = staticmethod(center_crop)
-    size: int | Sequence[int]
-
-    def __post_init__(self) -> None:
-        self.size = pair(self.size)
 
 
 @dataclass(eq=False, repr=False)
-class FiveCrop(Transform):
+class FiveCrop(_SizedCrop):
     """Returns a tuple of five crops: the four corners and the middle.
 
     Example:
@@ -208,14 +212,10 @@ class FiveCrop(Transform):
     """
 
     function = staticmethod(five_crop)
-    size: int | Sequence[int]
-
-    def __post_init__(self) -> None:
-        self.size = pair(self.size)
 
 
 @dataclass(eq=False, repr=False)
-class TenCrop(Transform):
+class TenCrop(_SizedCrop):
     """Returns a tuple of ten crops: the five of `FiveCrop` and those of the mirror image.
 
     Example:
@@ -224,37 +224,30 @@ class TenCrop(Transform):
     """
 
     function = staticmethod(ten_crop)
-    size: int | Sequence[int]
     vertical_flip: bool = False
-
-    def __post_init__(self) -> None:
-        self.size = pair(self.size)
 
 
 @dataclass(eq=False, repr=False)
-class RandomCrop(Transform):
+class RandomCrop(_SizedCrop):
     """Cuts a part of fixed size out of the image at a random place.
 
     Args:
         size: side of the square, or (height, width).
-        padding: margins added first, see `pad`.
+        padding: margins added first; `fill` and `padding_mode` as in `pad`.
         pad_if_needed: add margins where the image is smaller than the crop.
-        fill: value of the margins.
-        padding_mode: kind of margins, see `pad`.
 
     Example:
         >>> RandomCrop(4, padding=1)(np.zeros((6, 8, 3), np.uint8)).shape
         (4, 4, 3)
     """
 
-    size: int | Sequence[int]
     padding: int | Sequence[int] | None = None
     pad_if_needed: bool = field(default=False, repr=False)
     fill: Fill = field(default=0, repr=False)
     padding_mode: str = field(default="constant", repr=False)
 
     def __post_init__(self) -> None:
-        self.size = pair(self.size)
+        super().__post_init__()
         _margins(0 if self.padding is None else self.padding, self.padding_mode)
 
     @staticmethod

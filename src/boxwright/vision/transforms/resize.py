@@ -186,8 +186,7 @@ class RandomResizedCrop(Transform):
         size: side of the square, or (height, width).
         scale: smallest and largest part of the image's area.
         ratio: smallest and largest width divided by height; drawn on a logarithmic scale.
-        interpolation: how to compute values between pixels, see `resize`.
-        antialias: filter before shrinking.
+        interpolation: as in `resize`, like `antialias`.
 
     Example:
         >>> RandomResizedCrop(8)(np.zeros((20, 40, 3), np.uint8)).shape

@@ -178,11 +178,7 @@ class RandomRotation(Transform):
     """Rotates the image by a random angle.
 
     Args:
-        degrees: (smallest, largest), or one number for (-degrees, degrees).
-        interpolation: see `rotate`, like the rest.
-        expand: make the image large enough for the whole rotated one.
-        center: (x, y) of the fixed point.
-        fill: value of the corners that come into view.
+        degrees: (smallest, largest), or one number for (-degrees, degrees); the other arguments as in `rotate`.
 
     Example:
         >>> RandomRotation(10)(np.zeros((6, 8, 3), np.uint8)).shape
@@ -219,10 +215,8 @@ class RandomAffine(Transform):
         degrees: (smallest, largest) angle, or one number for (-degrees, degrees).
         translate: largest shift as part of the width and of the height.
         scale: (smallest, largest) factor.
-        shear: (smallest, largest) degrees along x, four numbers for x and y, or one number for (-shear, shear).
-        interpolation: see `affine`, like the rest.
-        fill: value of the parts that come into view.
-        center: (x, y) of the fixed point.
+        shear: (smallest, largest) degrees along x, four numbers for x and y, or one number for (-shear, shear);
+            the other arguments as in `affine`.
 
     Example:
         >>> RandomAffine(10, translate=(0.1, 0.1))(np.zeros((6, 8, 3), np.uint8)).shape
@@ -282,9 +276,7 @@ class RandomPerspective(Transform):
 
     Args:
         distortion_scale: from 0 (nothing) to 1: how far a corner may move, as part of half the image.
-        p: probability of the change.
-        interpolation: see `perspective`.
-        fill: value of the parts that come into view.
+        p: probability of the change; the other arguments as in `perspective`.
 
     Example:
         >>> RandomPerspective(p=1)(np.zeros((6, 8, 3), np.uint8)).shape
