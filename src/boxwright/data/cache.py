@@ -15,9 +15,8 @@ from boxwright.core.errors import UsageError, check_choice
 from boxwright.core.log import get_logger
 from boxwright.core.memory import read_memory
 from boxwright.data.disk_cache import map_tiles
-from boxwright.data.recent import RecentTiles, TileRing
 from boxwright.data.records import PathText, Records
-from boxwright.data.tile import FileTiles, Tile, tile_bytes
+from boxwright.data.tile import FileTiles, RecentTiles, Tile, TileRing, tile_bytes
 
 _log = get_logger(__name__)
 

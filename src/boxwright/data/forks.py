@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 
 from boxwright.core.affinity import unbound
 from boxwright.core.errors import UsageError, WorkerError
-from boxwright.data import opencv_threads
 from boxwright.data.augment import Rows
 from boxwright.data.batch import PendingBatch, Position
 from boxwright.data.dataset import DetectionDataset
-from boxwright.data.recent import TileRing
+from boxwright.data.threads import hold_opencv_threads, release_opencv_threads
+from boxwright.data.tile import TileRing
 from boxwright.data.workers import make_rows
 
 _MOST_ROWS = 8  # of a batch in one task
@@ -85,7 +85,7 @@ class ForkedWorkers:
             initargs=(dataset, self._slots, os.getpid(), self._over, ring, numbers, workers),
         )
         # A fork inherits OpenCV's pool without its threads, and would wait for them for ever: there must be none.
-        opencv_threads.hold()
+        hold_opencv_threads()
         try:
             # Not on the one core that OpenMP may have bound this thread to.
             with warnings.catch_warnings(), unbound():
@@ -98,7 +98,7 @@ class ForkedWorkers:
         except (OSError, BrokenProcessPool) as error:
             raise self._ended() from error
         finally:
-            opencv_threads.release()
+            release_opencv_threads()
             numbers.close()
 
     def begin(self, position: Position, indices: Sequence[int], size_hw: tuple[int, int]) -> PendingBatch:

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from boxwright.core.errors import UsageError, check_choice
 from boxwright.core.log import get_logger
 from boxwright.data.batch import Batch, PendingBatch, Position, pad_targets
-from boxwright.data.dataset import DetectionDataset
+from boxwright.data.dataset import DetectionDataset, Purpose, stream
 from boxwright.data.forks import ForkedWorkers
-from boxwright.data.randomness import Purpose, stream
 from boxwright.data.workers import SampleWorkers, WorkerKind
 
 _log = get_logger(__name__)

@@ -1,10 +1,18 @@
-"""`map_threads`: the same work on many images at once."""
+"""Threads that work on many images at once, and OpenCV's own threads, which are switched off beside them."""
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import cv2
+
 T = TypeVar("T")
+
+# OpenCV has one setting for the whole process, so the holders are counted.
+_lock = threading.Lock()
+_holders = 0
+_before = 0
 
 
 def map_threads(work: Callable[[int], T], count: int, workers: int, *, chunk: int = 4096) -> Iterator[T]:
@@ -20,3 +28,25 @@ def map_threads(work: Callable[[int], T], count: int, workers: int, *, chunk: in
     with ThreadPoolExecutor(workers, "boxwright-data") as pool:
         for start in range(0, count, chunk):
             yield from pool.map(work, range(start, min(start + chunk, count)))
+
+
+def hold_opencv_threads() -> None:
+    """Keep every OpenCV call of this process to the calling thread, until `release_opencv_threads` is called as often.
+
+    OpenCV's threads would run, and spin, on the cores that compute; worker threads keep theirs busy without them.
+    """
+    global _holders, _before
+    with _lock:
+        if not _holders:
+            _before = cv2.getNumThreads()
+            cv2.setNumThreads(1)
+        _holders += 1
+
+
+def release_opencv_threads() -> None:
+    """Undo one `hold_opencv_threads`; the last call restores OpenCV's number of threads."""
+    global _holders
+    with _lock:
+        _holders -= 1
+        if not _holders:
+            cv2.setNumThreads(_before)

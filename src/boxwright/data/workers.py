@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.core.errors import BoxwrightError, WorkerError
-from boxwright.data import opencv_threads
 from boxwright.data.augment import Rows
 from boxwright.data.batch import PendingBatch, Position
 from boxwright.data.dataset import DetectionDataset
+from boxwright.data.threads import hold_opencv_threads, release_opencv_threads
 
 WorkerKind: TypeAlias = Literal["threads", "processes"]
 
@@ -30,9 +30,9 @@ class SampleWorkers:
         self._pool: Executor = ThreadPoolExecutor(workers, "boxwright-data") if workers else _Inline()
         self._release_opencv: Callable[[], object] | None = None
         if workers:
-            opencv_threads.hold()
+            hold_opencv_threads()
             # A finalizer, because not every caller closes its loader.
-            self._release_opencv = weakref.finalize(self, opencv_threads.release)
+            self._release_opencv = weakref.finalize(self, release_opencv_threads)
 
     def begin(self, position: Position, indices: Sequence[int], size_hw: tuple[int, int]) -> PendingBatch:
         """Start making a batch of these images."""

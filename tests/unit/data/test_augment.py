@@ -14,8 +14,8 @@ from boxwright.data.augment import (
     shift_hsv,
     to_targets,
 )
+from boxwright.data.dataset import Purpose, stream
 from boxwright.data.policy import AugmentPolicy
-from boxwright.data.randomness import Purpose, stream
 from boxwright.data.tile import Tile
 
 

@@ -8,11 +8,10 @@ import pytest
 
 from boxwright.core.errors import DataError, UsageError
 from boxwright.data.cache import CacheKind, TileCache, open_cache
-from boxwright.data.recent import RecentTiles
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes
 from boxwright.data.threads import map_threads
-from boxwright.data.tile import FileTiles, Tile, tile_bytes
+from boxwright.data.tile import FileTiles, RecentTiles, Tile, tile_bytes
 
 SIZE = (64, 64)
 TILE_BYTES = 64 * 64 * 3

@@ -23,10 +23,9 @@ from boxwright.data.dataset import DetectionDataset, Sample
 from boxwright.data.forks import processes_can_work
 from boxwright.data.loader import Loader
 from boxwright.data.policy import AugmentPolicy, policy_for
-from boxwright.data.recent import TileRing
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes
-from boxwright.data.tile import FileTiles, Tile
+from boxwright.data.tile import FileTiles, Tile, TileRing
 
 pytestmark = pytest.mark.skipif(not processes_can_work(), reason="needs Linux on x86")
 
@@ -359,7 +358,7 @@ SCRIPT = """
 import sys
 from boxwright.data.dataset import DetectionDataset
 from boxwright.data.loader import Loader
-from boxwright.data.recent import TileRing
+from boxwright.data.tile import TileRing
 from boxwright.data.policy import policy_for
 from boxwright.data.synthetic import generate_scenes
 dataset = DetectionDataset(generate_scenes(sys.argv[1], images=4, seed=0), (64, 64), policy=policy_for("yolox_s"))

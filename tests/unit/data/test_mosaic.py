@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from support.shared import shared_path
 
 from boxwright.data.augment import Scratch
+from boxwright.data.dataset import Purpose, stream
 from boxwright.data.mosaic import CORNERS, Mosaic, draw_mosaic, place_rows, render_mosaic, warp_rows
 from boxwright.data.policy import AugmentPolicy
-from boxwright.data.randomness import Purpose, stream
 from boxwright.data.synthetic import draw_scene
 from boxwright.data.tile import Tile
 

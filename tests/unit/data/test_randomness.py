@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from boxwright.core.errors import UsageError
-from boxwright.data.randomness import Purpose, stream
+from boxwright.data.dataset import Purpose, stream
 
 
 def test_the_same_place_gives_the_same_numbers() -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from boxwright.core.errors import BoxwrightError
-from boxwright.data import opencv_threads
+from boxwright.data.threads import hold_opencv_threads, release_opencv_threads
 from boxwright.tasks.batch.config import BatchConfig
 from boxwright.tasks.batch.inputs import ImagePlace, Part, read_part
 from boxwright.tasks.batch.model_files import ModelFiles
@@ -84,7 +84,7 @@ class PartWorker:
             if self._predictor is None:
                 model = self._model if isinstance(self._model, ModelFiles) else self._model()
                 self._predictor = model.open(config.options, config.thresholds, settings.threads)
-                opencv_threads.hold()
+                hold_opencv_threads()
             start_s = time.perf_counter()
             table = to_table(self._predictor.stream(read_part(settings.images, part), batch=config.batch))
             file = BytesIO()
@@ -108,7 +108,7 @@ class PartWorker:
         if self._predictor is not None:
             self._predictor.close()
             self._predictor = None
-            opencv_threads.release()
+            release_opencv_threads()
 
 
 def to_table(items: Iterable[Prediction | Failure]) -> Any:
