@@ -65,7 +65,7 @@ def _show(args: argparse.Namespace, values: Any, lines: list[str]) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from boxwright.core.progress import progress_bar
+    from boxwright.core.log import progress_bar
     from boxwright.tasks.data import check_set
 
     with progress_bar(hidden=args.quiet) as show:

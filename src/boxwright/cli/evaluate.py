@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Score and print; return 3 if any image could not be read."""
-    from boxwright.core.progress import progress_bar
+    from boxwright.core.log import progress_bar
     from boxwright.tasks.evaluate import evaluate
     from boxwright.tasks.predict.predictor import Predictor, Thresholds
     from boxwright.tasks.program import keep_freed_memory

@@ -68,7 +68,7 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
     "exporter": {
         "openvino": Entry("boxwright.runtimes.openvino_convert:convert", ("torch", "openvino"), "quantize"),
         "onnx": Entry("boxwright.runtimes.export:export_onnx", ("torch", "onnx", "onnxscript"), "export"),
-        "tensorrt": Entry("boxwright.runtimes.tensorrt_:build_engine", ("onnxruntime",), "onnx"),
+        "tensorrt": Entry("boxwright.runtimes.onnxruntime_:build_engine", ("onnxruntime",), "onnx"),
     },
     "quantizer": {
         "openvino": Entry("boxwright.runtimes.openvino_quantize:quantize", ("torch", "openvino", "nncf"), "quantize"),

@@ -1,7 +1,9 @@
-"""Log lines on stderr; stdout is for results. Nothing is shown until `configure` is called."""
+"""Log lines and progress bars on stderr; stdout is for results. No line is shown until `configure` is called."""
 
 import logging
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal, TextIO, get_args
 
 from boxwright.core.errors import check_choice
@@ -45,6 +47,22 @@ def configure(level: Level = "normal", *, stream: TextIO | None = None) -> None:
         logger.removeHandler(old)
     logger.addHandler(handler)
     logger.setLevel(_THRESHOLDS[level])
+
+
+@contextmanager
+def progress_bar(*, hidden: bool = False) -> Iterator[Callable[[str, int, int], None]]:
+    """Yield a function that takes what is being done, how much is done and how much there is.
+
+    It draws a progress bar on stderr; nothing if stderr is not a terminal.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=hidden or not console.is_terminal) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
 
 
 def _make_handler(stream: TextIO, *, debug: bool) -> logging.Handler:

@@ -12,9 +12,6 @@ from boxwright.launchers.folder import shared_folder
 FILES = "BOXWRIGHT_FILES"
 """The variable with the folder of the launcher's files."""
 
-Bring = Callable[[Path], None]
-"""Puts the files of a launch into a folder of this machine."""
-
 
 def carried_file(name: str) -> Path:
     """Return where a file of the launcher is on this machine; it is removed after the last worker here.
@@ -48,7 +45,7 @@ def check_files(files: Sequence[Path]) -> int:
 
 
 @contextmanager
-def receiving(key: str, bring: Bring) -> Iterator[Path]:
+def receiving(key: str, bring: Callable[[Path], None]) -> Iterator[Path]:
     """Yield the folder with a launch's files. The first process of a machine brings them, the others wait.
 
     Raises:

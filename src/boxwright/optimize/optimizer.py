@@ -13,7 +13,7 @@ from torch import nn
 
 from boxwright.core.batches import BatchForm, take_inputs
 from boxwright.core.errors import CheckpointError, UsageError, check_choice
-from boxwright.core.progress import progress_bar
+from boxwright.core.log import progress_bar
 from boxwright.core.types import Precision
 from boxwright.optimize.accuracy import Direction
 from boxwright.optimize.candidates import ORIGINAL, find_method

@@ -4,7 +4,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -153,16 +153,12 @@ def read_artifact(folder: Path, *, verify: bool = True) -> Artifact:
     """
     try:
         values = json.loads((folder / _FILE).read_text(encoding="utf-8"))
-        if values["format"] > FORMAT:
-            raise CheckpointError(
-                f"{str(folder)!r} was written by a newer Boxwright (format {values['format']}, not {FORMAT}). "
-                "Run: pip install -U boxwright"
-            )
-        if values["format"] < FORMAT:
-            raise CheckpointError(
-                f"{str(folder)!r} was written by an older Boxwright (format {values['format']}, not {FORMAT}). "
-                "Convert the model again."
-            )
+        if (form := values["format"]) != FORMAT:
+            age, advice = ("a newer", "Run: pip install -U boxwright")
+            if form < FORMAT:
+                age, advice = "an older", "Convert the model again."
+            text = f"{str(folder)!r} was written by {age} Boxwright (format {form}, not {FORMAT}). {advice}"
+            raise CheckpointError(text)
         artifact = Artifact(
             folder=folder,
             choice=Choice.from_dict(values["choice"]),
@@ -222,17 +218,8 @@ def open_graph(artifact: Artifact | Path, tuning: Tuning | None = None) -> Graph
 
 
 def _write(artifact: Artifact) -> None:
-    values = {
-        "format": FORMAT,
-        "choice": artifact.choice.to_dict(),
-        "signature": artifact.signature.to_dict(),
-        "spec": None if artifact.spec is None else artifact.spec.to_dict(),
-        "files": dict(artifact.files),
-        "versions": dict(artifact.versions),
-        "recipe": dict(artifact.recipe),
-        "distance": artifact.distance,
-        "measured": dict(artifact.measured),
-    }
+    parts = {part.name: getattr(artifact, part.name) for part in fields(artifact) if part.name != "folder"}
+    values = {"format": FORMAT} | {k: v.to_dict() if hasattr(v, "to_dict") else v for k, v in parts.items()}
     write_whole(artifact.folder / _FILE, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
 
 

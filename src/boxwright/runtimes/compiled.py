@@ -40,7 +40,12 @@ class CompiledRuntime:
     def convert(self, source: Source, choice: Choice, folder: Path, calibration: Calibration | None) -> dict[str, Any]:
         """Write the compiled package."""
         check_offer(choice, calibration, modes=_MODES)
-        check_compiler()
+        if shutil.which("g++") is None and shutil.which("clang++") is None:
+            raise ConversionError(
+                "Compiling a model needs a C++ compiler, and neither g++ nor clang++ was found. "
+                "Install one (Debian, Ubuntu: apt install g++), or convert on a machine that has it: "
+                "the package runs without."
+            )
         if choice.precision is Precision.INT8:
             assert calibration is not None
             module, recipe = quantize(source, choice, calibration)
@@ -58,14 +63,8 @@ class CompiledRuntime:
         recipe["cpu"] = torch.backends.cpu.get_cpu_capability()
         return recipe if batch is None else recipe | {"batch": batch}
 
-    def load(
-        self,
-        folder: Path,
-        choice: Choice,  # noqa: ARG002 - the package holds it all
-        signature: Signature,
-        tuning: Tuning,
-    ) -> ModuleGraph:
-        """Return a graph over the package's machine code."""
+    def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> ModuleGraph:  # noqa: ARG002
+        """Return a graph over the package's machine code; the package holds all of the choice."""
         path = folder / _FILE
         try:
             with warnings.catch_warnings():
@@ -88,17 +87,3 @@ def compile_program(program: torch.export.ExportedProgram, folder: Path) -> None
             aoti_compile_and_package(program, package_path=str(folder / _FILE), inductor_configs=_SETTINGS)
     except Exception as error:  # the compiler raises many kinds
         raise ConversionError(f"TorchInductor can't compile the model: {first_line(error)}") from error
-
-
-def check_compiler() -> None:
-    """Check that there is a C++ compiler.
-
-    Raises:
-        ConversionError: there is none.
-    """
-    if shutil.which("g++") is None and shutil.which("clang++") is None:
-        raise ConversionError(
-            "Compiling a model needs a C++ compiler, and neither g++ nor clang++ was found. "
-            "Install one (Debian, Ubuntu: apt install g++), or convert on a machine that has it: "
-            "the package runs without."
-        )

@@ -37,9 +37,8 @@ class FusedConv(nn.Module):
         value = source.meta.get("val")
         if value is None:
             return
-        shape = [
-            n if isinstance(n, int) else 1 for n in value.shape
-        ]  # with a free batch any packing is correct; 1 is usual
+        # With a free batch any packing is correct; 1 is usual.
+        shape = [n if isinstance(n, int) else 1 for n in value.shape]
         self.weight = torch.ops.mkldnn._reorder_convolution_weight(
             self.weight, self.padding, self.stride, self.dilation, self.groups, shape
         )

@@ -58,29 +58,15 @@ def add_suppression(model: onnx.ModelProto, *, conf: float, nms: float, max_boxe
     count = graph("Min", places, _ints(max_boxes))
     top, index = graph.several("TopK", [left, count], 2, axis=1)  # (B, K) each
     found = graph("Greater", top, np.float32(0))
-    graph.output(
-        "num",
-        TensorProto.INT64,
-        ["batch"],
-        "ReduceSum",
-        graph("Cast", found, to=TensorProto.INT64),
-        _ints(1),
-        keepdims=0,
-    )
+    ones = graph("Cast", found, to=TensorProto.INT64)
+    graph.output("num", TensorProto.INT64, ["batch"], "ReduceSum", ones, _ints(1), keepdims=0)
     each = graph("Unsqueeze", index, _ints(2))  # (B, K, 1)
     kept = graph("GatherND", centres, each, batch_dims=1)  # (B, K, 4)
     middle = graph("Slice", kept, _ints(0), _ints(2), _ints(2))
     half = graph("Mul", graph("Slice", kept, _ints(2), _ints(4), _ints(2)), np.float32(0.5))
     corners = graph("Concat", graph("Sub", middle, half), graph("Add", middle, half), axis=2)
-    graph.output(
-        "boxes",
-        TensorProto.FLOAT,
-        ["batch", "found", 4],
-        "Where",
-        graph("Unsqueeze", found, _ints(2)),
-        corners,
-        np.float32(0),
-    )
+    is_box = graph("Unsqueeze", found, _ints(2))  # (B, K, 1)
+    graph.output("boxes", TensorProto.FLOAT, ["batch", "found", 4], "Where", is_box, corners, np.float32(0))
     graph.output("scores", TensorProto.FLOAT, ["batch", "found"], "Identity", top)
     labels = graph("GatherND", graph("Squeeze", class_ids, _ints(2)), each, batch_dims=1)
     graph.output("classes", TensorProto.INT64, ["batch", "found"], "Where", found, labels, np.int64(-1))

@@ -18,7 +18,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as _state
 
 from boxwright.core import catalogue
 from boxwright.core.cpu import read_cpu
-from boxwright.core.errors import CheckpointError, ConversionError
+from boxwright.core.errors import CheckpointError, ConversionError, MissingDependencyError
 from boxwright.core.signature import Array, Port, Signature
 from boxwright.core.types import Precision
 from boxwright.runtimes.base import Choice, Tuning, check_offer, first_line, one_by_one
@@ -28,6 +28,7 @@ MODEL_FILE = "model.onnx"
 ENGINE_SUFFIX = ".trt.onnx"
 """The suffix of a file with a TensorRT engine."""
 
+_TENSORRT = "TensorrtExecutionProvider"
 _MODES = {Precision.FP32: ("",), Precision.INT8: ("qlinear", "integer")}
 
 _EXTENDED = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
@@ -170,6 +171,34 @@ def optimise_file(path: Path, target: Path, *, keep_activations: bool = False) -
         raise ConversionError(f"ONNX Runtime can't run the exported model: {first_line(error)}") from error
 
 
+def build_engine(path: Path, target: Path, *, half: bool) -> dict[str, Any]:
+    """Write an ONNX file with a TensorRT engine in it, for the input shapes that the given file fixes.
+
+    Raises:
+        MissingDependencyError: this ONNX Runtime has no TensorRT provider.
+        ConversionError: TensorRT can't build the engine.
+    """
+    have = onnxruntime.get_available_providers()
+    if _TENSORRT not in have:
+        raise MissingDependencyError(
+            f"Format 'tensorrt' needs ONNX Runtime with its TensorRT provider; this one has {', '.join(have)}. "
+            "On a machine with an NVIDIA GPU run: pip install onnxruntime-gpu tensorrt"
+        )
+    settings = {
+        "trt_dump_ep_context_model": True,
+        "trt_ep_context_file_path": str(target),
+        "trt_ep_context_embed_mode": 1,
+        "trt_fp16_enable": half,
+    }
+    try:
+        onnxruntime.InferenceSession(str(path), _options(0), providers=[(_TENSORRT, settings), "CUDAExecutionProvider"])
+    except Exception as error:  # its errors share no base class
+        raise ConversionError(f"TensorRT can't build the engine: {first_line(error)}") from error
+    if not target.is_file():
+        raise ConversionError("TensorRT took no part of the model: no engine was written.")
+    return {"engine": "TensorRT", "half": half, "onnxruntime": onnxruntime.__version__}
+
+
 def _options(threads: int) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # its warnings bypass any logger and go to stderr
@@ -183,7 +212,7 @@ def _open(path: Path, options: Any) -> Any:
     if not path.is_file():
         raise CheckpointError(f"There is no model file at {str(path)!r}. Check the path.")
     # A file with a TensorRT engine runs only on the GPU.
-    providers = ["TensorrtExecutionProvider"] if path.name.endswith(ENGINE_SUFFIX) else ["CPUExecutionProvider"]
+    providers = [_TENSORRT] if path.name.endswith(ENGINE_SUFFIX) else ["CPUExecutionProvider"]
     if not set(providers) <= set(onnxruntime.get_available_providers()):
         raise CheckpointError(f"{str(path)!r} holds a TensorRT engine, which this ONNX Runtime can't run.")
     try:

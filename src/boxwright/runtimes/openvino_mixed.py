@@ -91,8 +91,8 @@ def _name_layers(module: nn.Module) -> dict[str, str]:
 def _find_asked(module: nn.Module, layers: Mapping[str, str], keep_float: Sequence[str]) -> list[str]:
     """Return the layers that modules are or contain; a module without any is returned itself."""
     known = [name.removeprefix(PREFIX) for name, _ in module.named_modules(remove_duplicate=False)]
-    asked: list[str] = []
     check_names(keep_float, known)
+    asked: list[str] = []
     for name in keep_float:
         inside = [layers[alias] for alias in layers if f"{alias}.".startswith(f"{PREFIX}{name}.")]
         asked += inside or [PREFIX + name]

@@ -26,13 +26,7 @@ from boxwright.runtimes.base import Choice
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.fold import fold_batch_norms, set_module
 from boxwright.runtimes.program import settle
-from boxwright.runtimes.rounding import (
-    compare_outputs,
-    find_first_layers,
-    find_last_layers,
-    run_samples,
-    watching,
-)
+from boxwright.runtimes.rounding import compare_outputs, find_first_layers, find_last_layers, run_samples, watching
 from boxwright.runtimes.source import PREFIX, Source, check_names
 
 _BINS = 2048

@@ -14,13 +14,7 @@ from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.fold import set_module
 from boxwright.runtimes.fused import FusedConv
 from boxwright.runtimes.onednn import Int8Layer, lower_to_onednn
-from boxwright.runtimes.program import (
-    ModuleGraph,
-    lay_channels_last,
-    load_program,
-    prepare,
-    save_program,
-)
+from boxwright.runtimes.program import ModuleGraph, lay_channels_last, load_program, prepare, save_program
 from boxwright.runtimes.quantized import quantize
 from boxwright.runtimes.source import Source
 from boxwright.runtimes.tracing import load_trace, save_trace, trace

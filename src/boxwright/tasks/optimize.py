@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.core.errors import BudgetError, DataError, UsageError
-from boxwright.core.log import get_logger
-from boxwright.core.progress import progress_bar
+from boxwright.core.log import get_logger, progress_bar
 from boxwright.core.signature import Array
 from boxwright.core.spec import Spec
 from boxwright.core.types import Precision
