@@ -91,10 +91,10 @@ class ForkedWorkers:
             with warnings.catch_warnings(), unbound():
                 # Forking beside threads may leave a lock taken for ever. The children use numpy and OpenCV alone.
                 warnings.simplefilter("ignore", DeprecationWarning)
-                self._pool.submit(_nothing).result()  # the first task forks all workers
+                self._pool.submit(os.getpid).result()  # the first task forks all workers
             while not numbers.empty():  # until then a signal would end them
                 time.sleep(0.002)
-                self._pool.submit(_nothing).result()
+                self._pool.submit(os.getpid).result()
         except (OSError, BrokenProcessPool) as error:
             raise self._ended() from error
         finally:
@@ -211,10 +211,6 @@ def _end_with(parent: int, over: mmap.mmap) -> None:
 def _outlast(number: int, frame: object) -> None:  # noqa: ARG001
     global _until_s
     _until_s = min(_until_s, time.monotonic() + _GRACE_S)
-
-
-def _nothing() -> None:
-    pass
 
 
 def _make(slot: int, batch: int, size_hw: tuple[int, int], first: int, epoch: int, indices: Sequence[int]) -> _Result:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from boxwright.core.errors import DataError, UsageError, check_choice
 from boxwright.data.formats.coco import write_coco
 from boxwright.data.records import PathText, Records
-from boxwright.data.textures import clouds, colour, ramp, texture
 
 Pixels: TypeAlias = NDArray[np.float32]
 Window: TypeAlias = tuple[slice, slice]
@@ -145,12 +144,55 @@ def _checked_classes(classes: Sequence[str] | None) -> tuple[str, ...]:
     return names
 
 
+def _colour(rng: Generator, low: float = 20, high: float = 235) -> Pixels:
+    """Return a random colour, (3,)."""
+    return rng.uniform(low, high, 3).astype(np.float32)
+
+
+def _ramp(rng: Generator, size_hw: tuple[int, int]) -> Pixels:
+    """Return a slope from 0 to 1 in a random direction, shape (H, W, 1)."""
+    height, width = size_hw
+    angle = rng.uniform(0, 2 * np.pi)
+    x = np.linspace(-0.5, 0.5, width, dtype=np.float32)[None, :] * np.float32(np.cos(angle))
+    y = np.linspace(-0.5, 0.5, height, dtype=np.float32)[:, None] * np.float32(np.sin(angle))
+    slope: Pixels = x + y
+    return np.asarray((slope - slope.min()) / (slope.max() - slope.min()), np.float32)[..., None]
+
+
+def _clouds(rng: Generator, size_hw: tuple[int, int], cells: int) -> Pixels:
+    """Return soft patches from -1 to 1, shape (H, W, 1)."""
+    grid = rng.uniform(-1, 1, (cells, cells)).astype(np.float32)
+    return np.asarray(cv2.resize(grid, size_hw[::-1], interpolation=cv2.INTER_LINEAR), np.float32)[..., None]
+
+
+def _stripes(rng: Generator, size_hw: tuple[int, int], period: float) -> Pixels:
+    """Return 0 and 1 in stripes, shape (H, W, 1)."""
+    length = float(np.hypot(*size_hw))
+    return np.asarray(np.floor(_ramp(rng, size_hw) * (length / period)) % 2, np.float32)
+
+
+def _texture(rng: Generator, size_hw: tuple[int, int], first: Pixels, second: Pixels, scale: float) -> Pixels:
+    """Return a surface (H, W, 3) of two colours: plain, sloping, striped, checkered or cloudy."""
+    kind = rng.choice(["plain", "slope", "stripes", "checks", "clouds"], p=[0.25, 0.25, 0.2, 0.15, 0.15])
+    if kind == "plain":
+        mix = np.zeros((*size_hw, 1), np.float32)
+    elif kind == "slope":
+        mix = _ramp(rng, size_hw)
+    elif kind == "stripes":
+        mix = _stripes(rng, size_hw, scale)
+    elif kind == "checks":
+        mix = np.abs(_stripes(rng, size_hw, scale) - _stripes(rng, size_hw, scale))
+    else:
+        mix = _clouds(rng, size_hw, int(np.clip(max(size_hw) / scale, 2, 48))) * 0.5 + 0.5
+    return first + mix * (second - first)
+
+
 def _background(rng: Generator, size_hw: tuple[int, int]) -> Pixels:
-    first = colour(rng)
+    first = _colour(rng)
     # Never two strong colours in a pattern: shapes must stand out more than the background does.
     second = np.clip(first + rng.uniform(-60, 60, 3), 0, 255).astype(np.float32)
-    ground = texture(rng, size_hw, first, second, rng.uniform(8, 60))
-    ground = ground + clouds(rng, size_hw, int(rng.integers(2, 9))) * rng.uniform(5, 35)
+    ground = _texture(rng, size_hw, first, second, rng.uniform(8, 60))
+    ground = ground + _clouds(rng, size_hw, int(rng.integers(2, 9))) * rng.uniform(5, 35)
     return np.ascontiguousarray(ground, dtype=np.float32)
 
 
@@ -164,18 +206,18 @@ def _add_clutter(rng: Generator, canvas: Pixels) -> None:
         patch = _spokes(rng.uniform(0.25, 1.0, len(angles)), angles) * rng.uniform(0.06, 0.3) * side
         cover = _cover(patch + rng.uniform((0, 0), (width, height)), (slice(0, height), slice(0, width)))
         soft = np.asarray(cv2.GaussianBlur(cover, (0, 0), rng.uniform(1.5, 6)), np.float32)
-        _paint(canvas, soft, colour(rng), float(rng.uniform(0.3, 0.8)))
+        _paint(canvas, soft, _colour(rng), float(rng.uniform(0.3, 0.8)))
     # OpenCV draws smooth lines on 8 bits only.
     plate = np.clip(canvas, 0, 255).astype(np.uint8)
     for _ in range(rng.integers(0, 9)):
         points = np.round(rng.uniform((0, 0), (width, height), (int(rng.integers(2, 5)), 2)))
         line = points.astype(np.int32).reshape(-1, 1, 2)
-        cv2.polylines(plate, [line], False, colour(rng).tolist(), int(rng.integers(1, 5)), cv2.LINE_AA)
+        cv2.polylines(plate, [line], False, _colour(rng).tolist(), int(rng.integers(1, 5)), cv2.LINE_AA)
     for _ in range(rng.integers(0, 4)):
         x, y = rng.integers((0, 0), (width, height)).tolist()
         across, down = (rng.uniform(0.05, 0.4, 2) * side).astype(int).tolist()
         turn, start, length = rng.uniform((0, 0, 30), (360, 360, 150)).tolist()
-        paint, thickness = colour(rng).tolist(), int(rng.integers(1, 4))
+        paint, thickness = _colour(rng).tolist(), int(rng.integers(1, 4))
         cv2.ellipse(plate, (x, y), (across, down), turn, start, start + length, paint, thickness, cv2.LINE_AA)
     canvas[:] = plate
 
@@ -269,22 +311,22 @@ def _draw(rng: Generator, canvas: Pixels, cover: Pixels, side: float) -> None:
         shadow = cv2.GaussianBlur(cv2.warpAffine(cover, shift, size_hw[::-1]), (0, 0), max(1.0, side * 0.05))
         _paint(canvas, np.asarray(shadow, np.float32), np.zeros(3, np.float32), float(rng.uniform(0.2, 0.6)))
     ground = canvas[cover >= 0.5].mean(axis=0)
-    first = colour(rng, 0, 255)
+    first = _colour(rng, 0, 255)
     while np.abs(first - ground).max() < _MIN_CONTRAST:
-        first = colour(rng, 0, 255)
+        first = _colour(rng, 0, 255)
     second = np.clip(first + rng.uniform(-70, 70, 3), 0, 255).astype(np.float32)
-    _paint(canvas, cover, texture(rng, size_hw, first, second, max(4.0, side * rng.uniform(0.1, 0.3))))
+    _paint(canvas, cover, _texture(rng, size_hw, first, second, max(4.0, side * rng.uniform(0.1, 0.3))))
     if rng.random() < 0.3 and side > 24:
         # Inside the outline, so that the box stays the same.
         edge = 2 * max(1, int(side * rng.uniform(0.02, 0.07))) + 1
         inner = cv2.erode(cover, np.ones((edge, edge), np.uint8))
-        _paint(canvas, cover - np.asarray(inner, np.float32), colour(rng, 0, 255))
+        _paint(canvas, cover - np.asarray(inner, np.float32), _colour(rng, 0, 255))
 
 
 def _photograph(rng: Generator, canvas: Pixels) -> NDArray[np.uint8]:
     """Return the canvas as a camera sees it: lit from one side, perhaps blurred, with noise."""
     low, high = np.sort(rng.uniform(0.55, 1.25, 2)).astype(np.float32)
-    lit = canvas * (low + (high - low) * ramp(rng, (canvas.shape[0], canvas.shape[1])))
+    lit = canvas * (low + (high - low) * _ramp(rng, (canvas.shape[0], canvas.shape[1])))
     if rng.random() < 0.4:
         lit = np.asarray(cv2.GaussianBlur(lit, (0, 0), rng.uniform(0.4, 1.0)), np.float32)
     noise = rng.standard_normal(canvas.shape, dtype=np.float32) * np.float32(rng.uniform(0, 9))

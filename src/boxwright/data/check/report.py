@@ -97,13 +97,8 @@ class CheckReport:
         try:
             values = json.loads(read_text(Path(path)))
             found = ({key: value for key, value in f.items() if key != "severity"} for f in values["findings"])
-            return cls(
-                root=values["root"],
-                images=values["images"],
-                checked=values["checked"],
-                boxes=values["boxes"],
-                findings=tuple(Finding(**finding) for finding in found),
-            )
+            numbers = {key: values[key] for key in ("root", "images", "checked", "boxes")}
+            return cls(**numbers, findings=tuple(Finding(**finding) for finding in found))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{str(path)!r} is not a data report: {error!r}. Check the data again.") from error
 

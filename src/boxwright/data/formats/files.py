@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from boxwright.core.errors import DataError
 from boxwright.core.files import write_whole
-from boxwright.data.records import Records
+from boxwright.data.records import PathText, Records
 
 CopyMode = Literal["copy", "link"]
 """How images get into a written set: `copy` them, or make a symbolic `link` to each."""
@@ -43,6 +43,14 @@ def write_text(file: Path, text: str | bytes, *, atomic: bool = True) -> None:
             file.write_bytes(data)
     except OSError as error:
         raise DataError(f"Cannot write {str(file)!r}: {error.strerror}. Choose another place.") from error
+
+
+def list_files(folder: PathText) -> frozenset[str]:
+    """Return the names in a folder, none for one that can't be listed."""
+    try:
+        return frozenset(os.listdir(folder))
+    except (OSError, ValueError):
+        return frozenset()
 
 
 def exported_names(records: Records) -> list[str]:
@@ -123,10 +131,7 @@ def find_images(file: Path, names: Sequence[str]) -> tuple[Path, NDArray[np.bool
     def exists(root: Path, name: str) -> bool:
         folder, base = os.path.split(os.path.join(root, name))
         if folder not in listings:
-            try:
-                listings[folder] = frozenset(os.listdir(folder))
-            except (OSError, ValueError):
-                listings[folder] = frozenset()
+            listings[folder] = list_files(folder)
         return base in listings[folder]
 
     roots = image_roots(file)

@@ -10,7 +10,15 @@ from typing import NamedTuple
 
 from boxwright.core.errors import DataError, shorten
 from boxwright.data.formats.base import SPLIT_FOLDERS, Fault, record, require_split, split_of
-from boxwright.data.formats.files import CopyMode, copy_images, exported_names, label_stems, read_lines, write_text
+from boxwright.data.formats.files import (
+    CopyMode,
+    copy_images,
+    exported_names,
+    label_stems,
+    list_files,
+    read_lines,
+    write_text,
+)
 from boxwright.data.formats.voc_xml import VocXml, format_voc_xml, parse_voc_xml
 from boxwright.data.records import Records
 from boxwright.vision.decode import list_images
@@ -51,7 +59,8 @@ class VocLayout:
         parts = {split_of(name) or name: piece.parts[""] for name, piece in pieces.items() if piece is not None}
         if parts:
             return cls(place, parts)
-        below = [piece for piece in map(_find_piece, sorted(_folders(place))) if piece is not None]
+        inside = (place / name for name in sorted(list_files(place)))
+        below = [piece for piece in map(_find_piece, filter(Path.is_dir, inside)) if piece is not None]
         if len(below) > 1:
             raise DataError(
                 f"There are {len(below)} Pascal VOC sets in {str(place)!r}: "
@@ -208,13 +217,6 @@ def _has_xml(folder: Path, *patterns: str) -> bool:
         return False
     # In a label folder an empty or broken one counts as well; reading it says what is wrong.
     return b"<annotation" in head or first.parent.name in _LABEL_FOLDERS
-
-
-def _folders(place: Path) -> list[Path]:
-    try:
-        return [folder for folder in place.iterdir() if folder.is_dir()]
-    except OSError:
-        return []
 
 
 def _parse_folder(folder: Path) -> dict[str, VocXml]:

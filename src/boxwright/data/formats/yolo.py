@@ -19,6 +19,7 @@ from boxwright.data.formats.files import (
     copy_images,
     exported_names,
     label_stems,
+    list_files,
     read_lines,
     read_text,
     write_text,
@@ -120,7 +121,7 @@ class YoloLayout:
             # They may overlap. One list that names an image twice is a fault, and stays for the linter to find.
             listed = list(dict.fromkeys(listed))
         root = _find_root(places, listed)
-        folders = {folder: _list_files(folder) for folder in sorted({image.parent for image in listed})}
+        folders = {folder: list_files(folder) for folder in sorted({image.parent for image in listed})}
         labels = {folder: _list_labels(label_folder(folder)) for folder in folders}
         images = [image for image in listed if image.name in folders[image.parent]]
         lost = [image for image in listed if image.name not in folders[image.parent]]
@@ -266,16 +267,9 @@ def _find_root(places: Sequence[Path], images: Sequence[Path]) -> Path:
     return common
 
 
-def _list_files(folder: Path) -> frozenset[str]:
-    try:
-        return frozenset(os.listdir(folder))
-    except OSError:
-        return frozenset()
-
-
 def _list_labels(folder: Path) -> dict[str, Path]:
     """Return the text files of a folder by their names without the ending."""
-    return {name.removesuffix(".txt"): folder / name for name in _list_files(folder) if name.endswith(".txt")}
+    return {name.removesuffix(".txt"): folder / name for name in list_files(folder) if name.endswith(".txt")}
 
 
 def _find_orphans(images: frozenset[str], labels: Mapping[str, Path]) -> list[Path]:
