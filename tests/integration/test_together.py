@@ -1,18 +1,19 @@
 """What several processes of a run decide and share: a step to stop at, batch-norm statistics."""
 
+import signal
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from boxwright.accel.agreement import Agreement
 from boxwright.accel.checkpoint import load_checkpoint
 from boxwright.accel.nano import TorchNano
 from boxwright.accel.norms import average_norms
 from boxwright.data.synthetic import generate_scenes
 from boxwright.tasks.train.loop import Training
 from boxwright.tasks.train.run import TrainConfig
+from boxwright.tasks.train.stopping import StopAndSave
 
 
 def make_net(rank: int) -> nn.Module:
@@ -47,14 +48,17 @@ def share_norms(nano: TorchNano) -> list[Any]:
     return [before, after, nano.all_gather(dict(other.state_dict())), nano.all_gather(dict(frozen.state_dict()))]
 
 
-def agree(nano: TorchNano) -> list[tuple[int, ...]]:
-    agreement = Agreement(nano)
+def agree(nano: TorchNano) -> list[Any]:
+    by_clock, by_signal = StopAndSave(nano, save_every_s=0.0), StopAndSave(nano)
     results = []
-    for step in range(4):
-        # The second process is asked to stop in step 2, the first one wants to save in step 1.
-        agreement.propose(15 if nano.global_rank == 1 and step >= 2 else 0, int(nano.is_global_zero and step == 1))
-        nano.all_reduce(torch.ones(3))  # the step's own exchange, as of gradients
-        results.append(agreement.result())
+    with by_signal.listening():
+        for step in range(4):
+            if nano.global_rank == 1 and step == 2:
+                signal.raise_signal(signal.SIGTERM)
+            by_clock.begin_step()
+            by_signal.begin_step()
+            nano.all_reduce(torch.ones(3))  # the step's own exchange, as of gradients
+            results.append((tuple(by_clock.end_step()), tuple(by_signal.end_step())))
     return [results, *nano.all_gather(results)]
 
 
@@ -72,7 +76,8 @@ def test_every_process_gets_the_mean_of_all_statistics_as_in_the_published_recip
 
 def test_processes_learn_of_each_others_wishes_at_the_same_step() -> None:
     first, *all_of_them = TorchNano(num_processes=2).launch(agree)
-    assert first == [(0, 0), (0, 1), (15, 0), (15, 0)]
+    # The first process decides by its clock when to save; the second one gets a signal in step 2.
+    assert first == [((0, True), (stop, False)) for stop in (0, 0, 15, 15)]
     assert all_of_them == [first, first]
 
 

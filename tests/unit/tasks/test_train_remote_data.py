@@ -13,8 +13,7 @@ import fsspec
 import pytest
 
 from boxwright.core.errors import DataError, MissingDependencyError
-from boxwright.tasks.train.archive import pack, unpack
-from boxwright.tasks.train.remote_data import fetch, unpack_once
+from boxwright.tasks.train.remote_data import fetch, pack, unpack, unpack_once
 
 
 @pytest.fixture(autouse=True)

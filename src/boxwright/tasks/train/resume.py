@@ -1,18 +1,43 @@
-"""How a worker enters its run: alone in the folder, and from the last checkpoint if its group was restarted."""
+"""How a process enters its run: alone in the folder, from the last checkpoint if its group was restarted."""
 
+import errno
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 from boxwright.accel.nano import TorchNano
-from boxwright.core.errors import BoxwrightError, UsageError
+from boxwright.core.errors import BoxwrightError, CheckpointError, UsageError
 from boxwright.core.files import locked
 from boxwright.launchers.base import current_attempt
 from boxwright.launchers.folder import shared_folder
 from boxwright.tasks.train.config import TrainConfig
-from boxwright.tasks.train.result import RESULT
+from boxwright.tasks.train.progress import RESULT
 from boxwright.tasks.train.run_store import LAST, RunStore
+
+# No space, over the quota, over the limit for the size of a file.
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def is_full(error: OSError) -> bool:
+    """Return whether an error means that there is no room for a file."""
+    return error.errno in _FULL
+
+
+@contextmanager
+def writing_to(folder: Path) -> Iterator[None]:
+    """Turn the error of a full disk into a CheckpointError that names the run's folder."""
+    try:
+        yield
+    except OSError as error:
+        if not is_full(error):
+            raise
+        raise CheckpointError(
+            f"A file of the run in {str(folder)!r} could not be written: {error.strerror}. What was saved before is "
+            "still there. Make room and resume with --resume."
+        ) from error
+
 
 _WAIT_S = 60.0
 

@@ -21,15 +21,13 @@ from boxwright.core.errors import BoxwrightError, CheckpointError, UsageError
 from boxwright.core.files import locked
 from boxwright.core.log import get_logger
 from boxwright.launchers.supervisor import Patience
-from boxwright.tasks.train.archive import pack
 from boxwright.tasks.train.config import TrainConfig
-from boxwright.tasks.train.full_disk import writing_to
 from boxwright.tasks.train.loggers import Callback, check_loggers
 from boxwright.tasks.train.loop import run_worker
-from boxwright.tasks.train.progress import Progress, StepReport, receive
-from boxwright.tasks.train.remote_data import SHIPPED
+from boxwright.tasks.train.progress import RESULT, Progress, StepReport, TrainResult, receive
+from boxwright.tasks.train.remote_data import SHIPPED, pack
 from boxwright.tasks.train.report import write_report
-from boxwright.tasks.train.result import RESULT, TrainResult
+from boxwright.tasks.train.resume import writing_to
 from boxwright.tasks.train.run_store import LAST, RunStore
 
 __all__ = ["StepReport", "TrainConfig", "TrainResult", "train"]

@@ -6,10 +6,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from boxwright.accel.places import PART, has_file, locate, open_place, put
-from boxwright.core.errors import CheckpointError
+from boxwright.core.errors import CheckpointError, DataError
 from boxwright.core.files import whole_file
 from boxwright.core.log import get_logger
-from boxwright.tasks.train.archive import inside
 
 _log = get_logger(__name__)
 LAST = "weights/last.pt"
@@ -21,6 +20,18 @@ _MARKS = ("size", "mtime", "LastModified", "last_modified", "updated", "created"
 def file_marks(info: Mapping[str, Any]) -> dict[str, str]:
     """Return those of a remote file's facts that change when it is written; file systems name them differently."""
     return {mark: str(info[mark]) for mark in _MARKS if mark in info}
+
+
+def inside(path: str, name: str) -> PurePosixPath:
+    """Return a member's path if it stays below the folder that the archive or store `name` is copied to.
+
+    Raises:
+        DataError: it would be outside.
+    """
+    found = PurePosixPath(path)
+    if found.is_absolute() or ".." in found.parts or "\\" in path or "\0" in path:
+        raise DataError(f"{name!r} holds {path!r}, which would be outside its folder. Nothing of it is used.")
+    return found
 
 
 class RunStore:

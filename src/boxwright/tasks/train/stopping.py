@@ -1,17 +1,25 @@
-"""When a run stops early or saves in between: on signals and by the clock, in all processes at the same step."""
+"""When a run stops early or saves in between: on signals, by the clock and on a loss that is NaN or infinite."""
 
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
+from math import isfinite
+from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from boxwright.accel.agreement import Agreement
+import torch
+from torch import Tensor, distributed
+
 from boxwright.accel.nano import TorchNano
+from boxwright.core.errors import BoxwrightError
+from boxwright.data.records import Records
 
-_SAVE_EVERY_S = 300
+_TIMEOUT = timedelta(minutes=5)
+_SAVE_EVERY_S = 300.0
 
 
 class Requests(NamedTuple):
@@ -24,12 +32,17 @@ class Requests(NamedTuple):
 class StopAndSave:
     """Collects signals and the time since the last checkpoint; all processes act on them after the same step.
 
-    Call `begin_step` and `end_step` around every step.
+    Call `begin_step` and `end_step` around every step: the processes exchange their requests beside its work.
     """
 
-    def __init__(self, nano: TorchNano) -> None:
-        self._nano = nano
-        self._agreement = Agreement(nano)
+    def __init__(self, nano: TorchNano, save_every_s: float = _SAVE_EVERY_S) -> None:
+        self._nano, self._save_every_s = nano, save_every_s
+        # The numbers stay in host memory: reading them from a device would stall it.
+        self._group: Any = None
+        if nano.is_distributed and distributed.get_backend() != "gloo":
+            self._group = distributed.new_group(backend="gloo", timeout=_TIMEOUT)
+        self._numbers = torch.zeros(0)
+        self._exchange: Any = None
         self._signals: list[int] = []
         self._saved_s = time.perf_counter()
 
@@ -49,13 +62,17 @@ class StopAndSave:
     def begin_step(self) -> None:
         """Send this process's requests to the others."""
         if self._nano.is_distributed:
-            self._agreement.propose(*self._own())
+            self._numbers = torch.tensor(self._own(), dtype=torch.int64)
+            self._exchange = distributed.all_reduce(
+                self._numbers, op=distributed.ReduceOp.MAX, group=self._group, async_op=True
+            )
 
     def end_step(self) -> Requests:
         """Return what every process does now."""
         if not self._nano.is_distributed:
             return self._own()
-        stop, save = self._agreement.result()
+        self._exchange.wait()
+        stop, save = self._numbers.tolist()
         return Requests(stop, bool(save))
 
     def restart_clock(self) -> None:
@@ -63,10 +80,46 @@ class StopAndSave:
         self._saved_s = time.perf_counter()
 
     def _own(self) -> Requests:
-        due = self._nano.is_global_zero and time.perf_counter() - self._saved_s > _SAVE_EVERY_S
+        due = self._nano.is_global_zero and time.perf_counter() - self._saved_s > self._save_every_s
         return Requests(self._signals[0] if self._signals else 0, due)
 
     def _collect(self, number: int, _frame: FrameType | None) -> None:
         if self._signals and number == signal.SIGINT:  # a second Ctrl-C means now
             raise KeyboardInterrupt
         self._signals.append(number)
+
+
+class NanGuard:
+    """Stops a run whose loss is NaN or infinite, and names the step and its images.
+
+    It reads the losses only now and then, so that no step waits for a device.
+    """
+
+    def __init__(self, records: Records, folder: Path, lr_per_image: float) -> None:
+        self._records, self._folder, self._lr_per_image = records, folder, lr_per_image
+        self._recent: list[tuple[int, Tensor, Sequence[int]]] = []
+
+    def add(self, step: int, total: Tensor, image_ids: Sequence[int]) -> None:
+        """Collect a step's loss and its images."""
+        self._recent.append((step, total.detach(), image_ids))
+
+    def check(self) -> None:
+        """Read all losses since the last check at once.
+
+        Raises:
+            BoxwrightError: one is not finite. The last checkpoint was written before it.
+        """
+        recent, self._recent = self._recent, []
+        if not recent:
+            return
+        values = torch.stack([total for _, total, _ in recent]).tolist()
+        for (step, _, image_ids), value in zip(recent, values, strict=True):
+            if not isfinite(value):
+                wanted = set(image_ids)
+                found = [i for i, d in enumerate(self._records.image_ids.tolist()) if d in wanted]
+                names = ", ".join(self._records.relative_path(i) for i in found[:8])
+                raise BoxwrightError(
+                    f"The loss of step {step} is {value}. Its images: {names}. The last "
+                    f"good checkpoint is in {str(self._folder)!r}. Lower lr_per_image, now {self._lr_per_image:g}, or "
+                    "set clip_norm=35."
+                )
