@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import torch
 
-from boxwright.accel.ema import WeightAverage
+from boxwright.accel.averages import WeightAverage
 from boxwright.core.timing import hardware_line
 from boxwright.core.types import Precision
 from boxwright.data.cache import open_cache

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from boxwright.accel.ema import WeightAverage
+from boxwright.accel.averages import WeightAverage
 from boxwright.accel.nano import TorchNano
 from boxwright.core.types import Precision
 from boxwright.detector.loss import yolox_loss

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from boxwright.accel.averages import average_norms
 from boxwright.accel.checkpoint import load_checkpoint
 from boxwright.accel.nano import TorchNano
-from boxwright.accel.norms import average_norms
 from boxwright.data.synthetic import generate_scenes
 from boxwright.tasks.train.loop import Training
 from boxwright.tasks.train.run import TrainConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from boxwright.cli.train_display import draw
+from boxwright.cli.train import draw
 from boxwright.data.synthetic import generate_scenes
 from boxwright.tasks.train.progress import SendProgress, StepReport, receive
 

@@ -118,22 +118,14 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain JSON values."""
-        return {
-            "device": self.device,
+        return {name: getattr(self, name) for name in Plan.__slots__} | {
             "precision": str(self.precision),
-            "precision_why": self.precision_why,
-            "strategy": self.strategy,
             "processes": self.processes,
             "workers": [
                 {"rank": w.rank, "cpus": list(w.cores), "threads": None if w.anywhere else w.threads}
                 for w in self.workers
             ],
-            "allocator": self.allocator,
-            "batch": self.batch,
             "batch_per_process": self.batch_per_process,
-            "lr_factor": self.lr_factor,
-            "lr_warmup_epochs": self.lr_warmup_epochs,
-            "channels_last": self.channels_last,
             "notes": list(self.notes),
         }
 

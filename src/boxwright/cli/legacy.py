@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,45 +18,24 @@ SPELLINGS = {
 def add_gaudi_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that scripts for Gaudi use."""
     group = parser.add_argument_group("Gaudi")
+    setting = partial(group.add_argument, default=argparse.SUPPRESS)  # `dest` is its name, absent unless given
     group.add_argument(
         "--use_hpu", "--use-hpu", "--hpu", action="store_true", help="--device hpu, on one card by default"
     )
-    group.add_argument(
-        "--use_lazy_mode",
-        "--use-lazy-mode",
-        dest="lazy",
-        action="store_true",
-        default=argparse.SUPPRESS,
+    setting(
+        "--use_lazy_mode", "--use-lazy-mode", dest="lazy", action="store_true",
         help="lazy mode instead of eager mode and compiled graphs",
-    )
+    )  # fmt: skip
     group.add_argument("--autocast", action="store_true", help="the same as --precision bf16")
     group.add_argument("--hmp", action="store_true", help="the old name of --autocast")
     group.add_argument("--hmp-opt-level", "--hmp_opt_level", metavar="O1", help="O1, the only level that still exists")
     for name, what in (("bf16", "run in bf16"), ("fp32", "keep in fp32")):
-        group.add_argument(
-            f"--hmp-{name}",
-            f"--hmp_{name}",
-            f"--{name}-ops",
-            dest=f"{name}_ops",
-            metavar="FILE",
-            type=Path,
-            default=argparse.SUPPRESS,
+        setting(
+            f"--hmp-{name}", f"--hmp_{name}", f"--{name}-ops", dest=f"{name}_ops", metavar="FILE", type=Path,
             help=f"file with operations to {what}, one per line",
-        )
-    group.add_argument(
-        "--freeze",
-        action="store_const",
-        const=("backbone",),
-        default=argparse.SUPPRESS,
-        help="the same as freeze [backbone]",
-    )
-    group.add_argument(
-        "--noresize",
-        dest="multiscale",
-        action="store_false",
-        default=argparse.SUPPRESS,
-        help="the same as multiscale false",
-    )
+        )  # fmt: skip
+    setting("--freeze", action="store_const", const=("backbone",), help="the same as freeze [backbone]")
+    setting("--noresize", dest="multiscale", action="store_false", help="the same as multiscale false")
     group.add_argument("--warmup-steps", "--warmup_steps", help=argparse.SUPPRESS)
 
 

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -67,14 +67,11 @@ class DoctorReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain JSON values."""
-        return {
-            "boxwright": self.boxwright,
-            "python": self.python,
-            "system": self.system,
+        return {name: getattr(self, name) for name in ("boxwright", "python", "system")} | {
             "cpu": self.cpu.to_dict(),
             "memory": self.memory.to_dict(),
-            "accelerators": [{"kind": a.kind, "path": a.path} for a in self.accelerators],
-            "plugins": [{"device": p.device, "package": p.package, "version": p.version} for p in self.plugins],
+            "accelerators": [asdict(accelerator) for accelerator in self.accelerators],
+            "plugins": [asdict(plugin) for plugin in self.plugins],
             "packages": {extra or "base": _extra_facts(extra, packages) for extra, packages in self.extras.items()},
             "plan": self.plan.to_dict(),
         }

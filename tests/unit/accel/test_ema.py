@@ -1,6 +1,6 @@
 import torch
 
-from boxwright.accel.ema import WeightAverage
+from boxwright.accel.averages import WeightAverage
 from boxwright.accel.schedule import ema_decay
 from boxwright.detector.yolox import build
 

@@ -16,8 +16,7 @@ from boxwright.core.errors import CheckpointError, DataError, UsageError, Worker
 from boxwright.tasks.batch.config import BatchConfig
 from boxwright.tasks.batch.inputs import list_inputs, read_part
 from boxwright.tasks.batch.job import predict_in_batches
-from boxwright.tasks.batch.model_files import ModelFiles
-from boxwright.tasks.batch.worker import SCHEMA
+from boxwright.tasks.batch.worker import SCHEMA, ModelFiles
 from boxwright.tasks.models import ModelOptions
 from boxwright.tasks.predict.inputs import Failure
 from boxwright.tasks.predict.predictor import Thresholds

@@ -9,13 +9,17 @@ from torch import nn
 
 from boxwright.accel.checkpoint import save_checkpoint
 from boxwright.accel.estimator.blueprint import Blueprint, SchedulerPace, Step
-from boxwright.accel.estimator.callbacks import Callback, check_callbacks
 from boxwright.accel.estimator.fitting import FitJob, fit
-from boxwright.accel.estimator.intake import Intake, check_count, kind_of
-from boxwright.accel.estimator.launching import choose_launcher, read_levels, run_with_levels
-from boxwright.accel.estimator.metrics import name_metrics
-from boxwright.accel.estimator.scoring import evaluate, predict
-from boxwright.accel.estimator.state import State, read_weights, to_cpu
+from boxwright.accel.estimator.intake import (
+    Intake,
+    check_count,
+    choose_launcher,
+    kind_of,
+    read_levels,
+    run_with_levels,
+)
+from boxwright.accel.estimator.scoring import evaluate, name_metrics, predict
+from boxwright.accel.estimator.state import Callback, State, check_callbacks, read_weights, to_cpu
 from boxwright.accel.nano import TorchNano
 from boxwright.accel.places import has_file, is_folder, is_url, locate, to_write
 from boxwright.accel.plan import Plan

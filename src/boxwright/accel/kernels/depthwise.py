@@ -62,11 +62,5 @@ class _Convolve(torch.autograd.Function):
             dx, dweight, _ = torch.ops.aten.convolution_backward(
                 dy.float(), x.float(), weight.float(), None, stride, padding, dilation, False, [0, 0], groups, wanted
             )
-        return (
-            None if dx is None else dx.to(x.dtype),
-            None if dweight is None else dweight.to(weight.dtype),
-            None,
-            None,
-            None,
-            None,
-        )
+        grads = [None if grad is None else grad.to(of.dtype) for grad, of in ((dx, x), (dweight, weight))]
+        return (*grads, None, None, None, None)

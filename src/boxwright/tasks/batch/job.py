@@ -11,8 +11,7 @@ from boxwright.core.log import get_logger
 from boxwright.tasks.batch import manifest
 from boxwright.tasks.batch.config import BatchConfig, BatchResult
 from boxwright.tasks.batch.inputs import Part, list_inputs
-from boxwright.tasks.batch.model_files import ModelFiles
-from boxwright.tasks.batch.worker import PartResult, WorkerSettings
+from boxwright.tasks.batch.worker import ModelFiles, PartResult, WorkerSettings
 
 _log = get_logger(__name__)
 _SHOWN = 5  # failures in full

@@ -10,8 +10,7 @@ from dataclasses import replace
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import WorkerError
 from boxwright.tasks.batch.inputs import Part
-from boxwright.tasks.batch.model_files import ModelFiles
-from boxwright.tasks.batch.worker import PartResult, PartWorker, WorkerSettings, is_hopeless
+from boxwright.tasks.batch.worker import ModelFiles, PartResult, PartWorker, WorkerSettings, is_hopeless
 
 
 def run_parts(

@@ -18,8 +18,7 @@ from boxwright.core import catalogue
 from boxwright.core.errors import UsageError, WorkerError
 from boxwright.core.log import get_logger
 from boxwright.tasks.batch.inputs import Part
-from boxwright.tasks.batch.model_files import ModelFiles
-from boxwright.tasks.batch.worker import PartResult, PartWorker, WorkerSettings, is_hopeless
+from boxwright.tasks.batch.worker import ModelFiles, PartResult, PartWorker, WorkerSettings, is_hopeless
 
 _log = get_logger(__name__)
 _TRIES = 3

@@ -19,8 +19,7 @@ from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import UsageError, WorkerError
 from boxwright.tasks.batch.config import BatchConfig
 from boxwright.tasks.batch.inputs import Part
-from boxwright.tasks.batch.model_files import ModelFiles
-from boxwright.tasks.batch.worker import PartResult, WorkerSettings, run_part
+from boxwright.tasks.batch.worker import ModelFiles, PartResult, WorkerSettings, run_part
 
 _TURN_S = 0.5
 _FAILURES = (Py4JError, PySparkException, OSError)

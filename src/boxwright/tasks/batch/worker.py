@@ -1,11 +1,14 @@
 """A worker of a batch run: one process that loads the model once and turns parts into parquet files."""
 
+import hashlib
 import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
@@ -13,12 +16,14 @@ import pyarrow.parquet as pq
 
 from boxwright.core.errors import BoxwrightError
 from boxwright.data.threads import hold_opencv_threads, release_opencv_threads
+from boxwright.runtimes.base import Tuning
 from boxwright.tasks.batch.config import BatchConfig
 from boxwright.tasks.batch.inputs import ImagePlace, Part, read_part
-from boxwright.tasks.batch.model_files import ModelFiles
 from boxwright.tasks.batch.places import write_whole
+from boxwright.tasks.models import ModelOptions, find_model, open_model
 from boxwright.tasks.predict.inputs import Failure
-from boxwright.tasks.predict.predictor import Prediction, Predictor
+from boxwright.tasks.predict.predictor import Prediction, Predictor, Thresholds
+from boxwright.tasks.predict.selfcheck import choose_artifact
 
 _FAILURES = 8
 SCHEMA = pa.schema(
@@ -65,10 +70,77 @@ def is_hopeless(results: Sequence[PartResult]) -> bool:
     return len(results) >= _FAILURES and all(one.failure for one in results[-_FAILURES:])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFiles:
+    """The files of one model.
+
+    Attributes:
+        name: of the file or folder.
+        files: path below the folder (or the file's name) and content.
+    """
+
+    name: str
+    files: tuple[tuple[str, bytes], ...] = field(repr=False)
+
+    @classmethod
+    def read(cls, model: str | Path) -> "ModelFiles":
+        """Return the files of a model.
+
+        Raises:
+            CheckpointError: there is no such model.
+        """
+        path = find_model(model)
+        if path.is_dir():
+            found = sorted(p for p in path.rglob("*") if p.is_file())
+            return cls(name=path.resolve().name, files=tuple((str(p.relative_to(path)), p.read_bytes()) for p in found))
+        beside = [path, path.with_name(f"{path.name}.data")]  # where ONNX keeps the weights of large models
+        return cls(name=path.name, files=tuple((p.name, p.read_bytes()) for p in beside if p.is_file()))
+
+    @property
+    def digest(self) -> str:
+        """A fingerprint of the content."""
+        total = hashlib.sha256()
+        for name, data in self.files:
+            total.update(f"{name}\0{len(data)}\0".encode())
+            total.update(data)
+        return total.hexdigest()
+
+    @property
+    def takes_threads(self) -> bool:
+        """Whether the model's runtime has a setting for the number of threads."""
+        return self.is_artifact or self.name.lower().endswith(".onnx")
+
+    @property
+    def is_artifact(self) -> bool:
+        """Whether it is an artifact folder, not a file."""
+        return any(name == "artifact.json" for name, _ in self.files)
+
+    def open(self, options: ModelOptions, thresholds: Thresholds, threads: int | None) -> Predictor:
+        """Return a predictor of the model.
+
+        An artifact must pass its check on this machine: a worker that fell back on another one would not give the same
+        results as the others.
+
+        Raises:
+            CheckpointError: the files can't be used here.
+            UsageError: an option does not apply to the model.
+        """
+        # The folder can go once the model is loaded: files that are mapped into memory stay there.
+        with TemporaryDirectory(prefix="boxwright-model-") as folder:
+            path = Path(folder) / self.name
+            root = path if self.is_artifact else path.parent
+            for name, data in self.files:
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_bytes(data)
+            model = choose_artifact(path, on_mismatch="refuse") if self.is_artifact else path
+            tuning = Tuning(threads=threads) if self.takes_threads else None
+            return Predictor(open_model(model, options, tuning), thresholds)
+
+
 class PartWorker:
     """Turns parts into files; the model, given directly or by a function, is loaded for the first of them and kept."""
 
-    def __init__(self, settings: WorkerSettings, model: "ModelFiles | Callable[[], ModelFiles]") -> None:
+    def __init__(self, settings: WorkerSettings, model: ModelFiles | Callable[[], ModelFiles]) -> None:
         self._settings, self._model = settings, model
         self._predictor: Predictor | None = None
 
@@ -136,7 +208,7 @@ def to_table(items: Iterable[Prediction | Failure]) -> Any:
 _kept: dict[WorkerSettings, PartWorker] = {}  # at most one, for engines that reuse their processes
 
 
-def run_part(settings: WorkerSettings, model: "ModelFiles | Callable[[], ModelFiles]", part: Part) -> PartResult:
+def run_part(settings: WorkerSettings, model: ModelFiles | Callable[[], ModelFiles], part: Part) -> PartResult:
     """Run a part with this process's worker, which is kept for the next part with the same settings."""
     if settings not in _kept:
         while _kept:

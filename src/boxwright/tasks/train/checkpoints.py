@@ -7,10 +7,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from boxwright.accel.averages import WeightAverage, average_norms
 from boxwright.accel.checkpoint import save_checkpoint
-from boxwright.accel.ema import WeightAverage
 from boxwright.accel.nano import TorchNano
-from boxwright.accel.norms import average_norms
 from boxwright.core.config import to_yaml
 from boxwright.core.errors import BoxwrightError, CheckpointError
 from boxwright.core.log import get_logger

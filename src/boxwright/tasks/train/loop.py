@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from boxwright.accel.averages import WeightAverage
 from boxwright.accel.checkpoint import load_checkpoint
-from boxwright.accel.ema import WeightAverage
 from boxwright.accel.nano import TorchNano
 from boxwright.core import log
 from boxwright.core.config import to_dict

@@ -1,4 +1,4 @@
-"""The moving average of a model's weights, which is evaluated and saved."""
+"""The averages of a run: weights over its steps, and batch-norm statistics over its processes."""
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -6,6 +6,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
+from boxwright.accel.nano import TorchNano
 from boxwright.accel.schedule import ema_decay
 
 Move = Callable[[Sequence[Tensor], Sequence[Tensor], float], None]
@@ -49,3 +50,31 @@ class WeightAverage:
 
 def _lerp(ours: Sequence[Tensor], theirs: Sequence[Tensor], decay: float) -> None:
     torch._foreach_lerp_(list(ours), list(theirs), 1 - decay)
+
+
+@torch.no_grad()
+def average_norms(nano: TorchNano, *networks: nn.Module, leave: tuple[str, ...] = ()) -> None:
+    """Average the running means and variances of all networks over all processes.
+
+    The published recipe does it before scoring. Weights are equal in every process, because gradients are shared; the
+    statistics are not.
+
+    Args:
+        nano: the processes; a single one has nothing to do.
+        networks: the same ones in every process.
+        leave: prefixes of names to leave unchanged (frozen parts).
+    """
+    if not nano.is_distributed:
+        return
+    buffers = [
+        buffer
+        for network in networks
+        for name, buffer in network.named_buffers()
+        if name.endswith(("running_mean", "running_var")) and not name.startswith(leave)
+    ]
+    if not buffers:
+        return
+    means = nano.all_reduce(torch.cat([buffer.reshape(-1) for buffer in buffers]))
+    parts = torch.split(means, [buffer.numel() for buffer in buffers])
+    for buffer, mean in zip(buffers, parts, strict=True):
+        buffer.copy_(mean.view_as(buffer))
