@@ -7,8 +7,7 @@ import pytest
 from support.shared import shared_path
 
 from boxwright.runtimes.onnxruntime_ import OnnxGraph
-from boxwright.tasks.export import ExportConfig, export
-from boxwright.tasks.export_check import Suppression
+from boxwright.tasks.export import ExportConfig, Suppression, export
 from boxwright.vision.letterbox import to_input
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")

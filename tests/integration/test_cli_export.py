@@ -15,8 +15,7 @@ from boxwright.core import catalogue
 from boxwright.core.spec import Spec
 from boxwright.data.synthetic import generate_scenes
 from boxwright.detector.weights import save_weights
-from boxwright.tasks.export import ExportConfig, Exported, export
-from boxwright.tasks.export_check import Suppression
+from boxwright.tasks.export import ExportConfig, Exported, Suppression, export
 from boxwright.tasks.models import ModelOptions, open_model
 from boxwright.tasks.predict.predictor import Predictor, Thresholds
 

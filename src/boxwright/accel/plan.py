@@ -107,14 +107,10 @@ class Plan:
         if self.batch:
             lines.append(f"batch        {self.batch} per step, {self.batch_per_process} per process")
         lines.append(f"memory       {'channels last' if self.channels_last else 'channels first'}")
-        lines.append(f"lr           {self._describe_lr()}")
-        return [*lines, *(f"note         {note}" for note in self.notes)]
-
-    def _describe_lr(self) -> str:
-        if self.lr_factor == 1.0:
-            return "as given, whatever the number of processes"
         over = f", reached in {self.lr_warmup_epochs:g} epochs" if self.lr_warmup_epochs else ""
-        return f"times {self.lr_factor:g}{over} (auto_lr)"
+        scaled = f"times {self.lr_factor:g}{over} (auto_lr)"
+        lines.append(f"lr           {'as given, whatever the number of processes' if self.lr_factor == 1 else scaled}")
+        return [*lines, *(f"note         {note}" for note in self.notes)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain JSON values."""

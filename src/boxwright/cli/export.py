@@ -48,8 +48,7 @@ def run(args: argparse.Namespace) -> int:
     if given and not args.nms:
         raise UsageError("--conf, --iou and --max-boxes are for the suppression inside the file. Add --nms.")
     require("torch", "safetensors", extra="train", by="boxwright export")
-    from boxwright.tasks.export import ExportConfig, export
-    from boxwright.tasks.export_check import Suppression
+    from boxwright.tasks.export import ExportConfig, Suppression, export
 
     settings = {f.name: getattr(args, f.name) for f in fields(ExportConfig) if f.name in args}
     settings |= {"precision": Precision.parse(args.precision), "options": model_options(args)}

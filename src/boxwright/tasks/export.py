@@ -2,33 +2,62 @@
 
 import json
 import os
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from boxwright.core import catalogue
 from boxwright.core.errors import ConversionError, UsageError, check_choice
 from boxwright.core.packages import require
 from boxwright.core.spec import OutputForm, Spec
 from boxwright.core.types import Precision
+from boxwright.detector.postprocess import postprocess
 from boxwright.runtimes.artifact import write_artifact
-from boxwright.runtimes.base import Choice
+from boxwright.runtimes.base import Choice, Session
 from boxwright.runtimes.calibrate import Calibration, describe_int8
 from boxwright.runtimes.export import OneOutput
-from boxwright.runtimes.parity import BOUNDS
+from boxwright.runtimes.parity import BOUNDS, distance
 from boxwright.runtimes.source import Source
 from boxwright.tasks.checkpoint import read_checkpoint
-from boxwright.tasks.export_check import STEP, Comparison, Suppression, compare, compare_suppression, tried_sizes
 from boxwright.tasks.images import ImageInputs, find_images
-from boxwright.tasks.models import WEIGHTS, ModelOptions, find_model
+from boxwright.tasks.models import WEIGHTS, ModelOptions, find_model, open_model
 
 FORMATS = {"onnx": "", "openvino": "openvino", "torchscript": "jit", "aotinductor": "compile", "tensorrt": ""}
 """Each format and the runtime that writes its artifact folder; "" for a single ONNX file."""
 
 _SUFFIXES = {"onnx": ".onnx", "tensorrt": ".trt.onnx"}
+_STEP = 32  # the input size is a multiple
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One comparison with the original: the distance of boxes, objectness and classes (see `parity.distance`)."""
+
+    batch: int
+    size_hw: tuple[int, int]
+    distance: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suppression:
+    """Non-maximum suppression inside the file, with the maximum number of boxes."""
+
+    conf: float = 0.25
+    nms: float = 0.45
+    max_boxes: int = 300
+
+    def __post_init__(self) -> None:
+        for name, value in (("conf", self.conf), ("nms", self.nms)):
+            if not 0 <= value <= 1:
+                raise UsageError(f"{name}={value!r} must lie between 0 and 1.")
+        if self.max_boxes < 1:
+            raise UsageError(f"max_boxes={self.max_boxes!r} must be at least 1.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,9 +240,79 @@ def _write_onnx(
     source: Source, spec: Spec, path: Path, config: ExportConfig, calibration: Calibration | None
 ) -> dict[str, Any]:
     recipe: dict[str, Any] = catalogue.load("exporter", "onnx")(
-        source, path, size_step=STEP if config.dynamic else None, metadata={"boxwright": json.dumps(spec.to_dict())}
+        source, path, size_step=_STEP if config.dynamic else None, metadata={"boxwright": json.dumps(spec.to_dict())}
     )
     if config.precision is Precision.INT8:
         quantize = catalogue.load("quantizer", f"onnx_{config.mode or 'qlinear'}")
         recipe["quantisation"] = quantize(path, path, source, calibration)
     return recipe
+
+
+def tried_sizes(spec: Spec, *, dynamic: bool) -> list[Spec]:
+    """Return the spec at each size to compare: the usual one, and others where the file takes any."""
+    if not dynamic:
+        return [spec]
+    height, width = spec.size_hw
+    others = [(height + _STEP, width + 2 * _STEP), (max(_STEP, height // 2 // _STEP * _STEP), width)]
+    return [spec, *(replace(spec, size_hw=size_hw) for size_hw in others)]
+
+
+def compare(
+    path: Path, source: Source, specs: Sequence[Spec], images: ImageInputs, batch: int | None
+) -> list[Comparison]:
+    """Return how far a written file or folder is from the original, at each size, for one image and for several."""
+    found = []
+    for spec in specs:
+        with closing(_open(path, spec)) as session:
+            for count in sorted({1, batch or 3}):
+                given = images.stack(0, count, spec)
+                wanted = np.concatenate([source.run([given[i : i + 1]])[0] for i in range(count)])
+                away = distance(_parts(session(given)), _parts(wanted))
+                found.append(Comparison(batch=count, size_hw=spec.size_hw, distance=away))
+    return found
+
+
+def compare_suppression(
+    decoded: Path, suppressed: Path, specs: Sequence[Spec], keep: Suppression, images: ImageInputs
+) -> None:
+    """Compare the boxes that the suppression inside a file leaves with those that our own leaves.
+
+    Raises:
+        ConversionError: they differ.
+    """
+    for spec in specs:
+        form: dict[str, Any] = {"size_hw": spec.size_hw, "strides": spec.strides, "form": "decoded", "conf": keep.conf}
+        with closing(_open(decoded, spec)) as before, closing(_open(suppressed, spec)) as after:
+            given = images.stack(0, 2, spec)
+            for all_boxes, left in zip(before(given), after(given), strict=True):
+                boxes, scores, classes = postprocess(all_boxes, nms=keep.nms, **form)
+                above = min(keep.max_boxes, int((scores > 0).sum()))  # the file pads with scores of 0
+                expected = [a[:above] for a in (boxes, scores, classes)]
+                found = postprocess(left, nms=1.0, **form)
+                if not _agree(expected, found):
+                    raise ConversionError(
+                        f"The suppression in the file leaves {len(found[1])} boxes at {spec.size_hw!r}, which are not "
+                        f"the {len(expected[1])} expected. Nothing was written."
+                    )
+
+
+def _agree(expected: Sequence[NDArray[Any]], found: Sequence[NDArray[Any]]) -> bool:
+    """Return whether boxes, scores and classes agree, except for one in a hundred.
+
+    Two boxes whose overlap equals the threshold may go either way.
+    """
+    boxes, scores, classes = (
+        np.abs(a[:, None].astype(np.float64) - b[None].astype(np.float64)) for a, b in zip(expected, found, strict=True)
+    )
+    same = (boxes.max(axis=2, initial=0) < 0.1) & (scores < 1e-3) & (classes == 0)
+    alone = int((~same.any(axis=1)).sum() + (~same.any(axis=0)).sum())
+    return alone <= (len(expected[1]) + len(found[1])) // 100
+
+
+def _open(path: Path, spec: Spec) -> Session:
+    return open_model(path, ModelOptions(size_hw=spec.size_hw))
+
+
+def _parts(output: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+    """Return boxes, objectness and classes separately: boxes in pixels would hide any error of the scores."""
+    return [output[..., :4], output[..., 4:5], output[..., 5:]]

@@ -15,8 +15,7 @@ from boxwright.core.spec import Spec
 from boxwright.core.types import Precision
 from boxwright.detector.weights import save_weights
 from boxwright.runtimes.onnx_nms import suppress_file
-from boxwright.tasks.export import ExportConfig, export
-from boxwright.tasks.export_check import Suppression, compare_suppression, tried_sizes
+from boxwright.tasks.export import ExportConfig, Suppression, compare_suppression, export, tried_sizes
 from boxwright.tasks.images import ImageInputs
 from boxwright.tasks.models import open_model
 from boxwright.tasks.predict.predictor import Predictor, Thresholds

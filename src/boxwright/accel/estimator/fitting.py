@@ -117,8 +117,9 @@ class _Fitting:
 
     def _fit_epoch(self) -> None:
         epoch = self._state.epoch
-        # An epoch's random numbers depend on nothing before it, so a repeated epoch is bit-identical.
-        self._nano.seed_everything(_mix(self._job.blueprint.seed, epoch, self._nano.global_rank))
+        # A seed for each epoch of each worker: random numbers depend on nothing before, a repeat is bit-identical.
+        mixed = random.Random(f"{self._job.blueprint.seed} {epoch} {self._nano.global_rank}")
+        self._nano.seed_everything(mixed.getrandbits(31))
         self._loader.set_epoch(epoch)
         self._run.epoch, self._run.metrics, self._run.result = epoch + 1, {}, None
         self._call("before_epoch")
@@ -238,11 +239,6 @@ class _Fitting:
     def _call(self, moment: str) -> None:
         for callback in self._job.callbacks:
             getattr(callback, moment)(self._run)
-
-
-def _mix(seed: int, epoch: int, rank: int) -> int:
-    """Return a different seed for each epoch of each worker."""
-    return random.Random(f"{seed} {epoch} {rank}").getrandbits(31)
 
 
 def _describe(metrics: Mapping[str, Any]) -> str:

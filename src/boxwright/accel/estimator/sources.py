@@ -152,19 +152,23 @@ def deal(loader: Any, nano: TorchNano, seed: int) -> Iterator[tuple[int, Any]]:
     """
     rank, workers = nano.global_rank, nano.world_size
     first, step = 0, 1
+    splits = workers > 1 and isinstance(loader, DataLoader)
     repeatable: AbstractContextManager[None] = nullcontext()
     if isinstance(loader, Sharded):
         loader = loader.loader
-    elif workers > 1 and isinstance(loader, DataLoader) and any(map(knows_ranks, _samplers(loader))):
+    elif (
+        workers > 1
+        and isinstance(loader, DataLoader)
+        and (knows_ranks(loader.sampler) or knows_ranks(loader.batch_sampler))
+    ):
         raise UsageError(
             "The loader's sampler is split by rank already, and such samplers repeat samples until all workers have as "
             "many: they would count twice. Give a loader over the whole set, or wrap one without repeats in Sharded()."
         )
-    elif workers > 1 and isinstance(loader, DataLoader) and _can_deal(loader):
-        sampler, batch_sampler = _samplers(loader)
-        own = Share(batch_sampler or sampler, rank, workers, seed, repeat=False)
+    elif splits and _can_deal(loader):
+        own = Share(loader.batch_sampler or loader.sampler, rank, workers, seed, repeat=False)
         # Without a batch sampler the data set gives whole batches.
-        chooser = {"batch_sampler": own} if batch_sampler is not None else {"batch_size": None, "sampler": own}
+        chooser = {"batch_sampler": own} if loader.batch_sampler is not None else {"batch_size": None, "sampler": own}
         loader = rebuild(loader, **chooser)
     elif workers > 1:
         _log.info("A %s can't be split: every worker reads all of it and keeps its own batches.", type(loader).__name__)
@@ -172,10 +176,6 @@ def deal(loader: Any, nano: TorchNano, seed: int) -> Iterator[tuple[int, Any]]:
     with repeatable:
         for number, batch in zip(count(rank, workers), islice(loader, first, None, step), strict=False):
             yield number, move(batch, nano.device)
-
-
-def _samplers(loader: DataLoader[Any]) -> tuple[Any, Any]:
-    return loader.sampler, loader.batch_sampler
 
 
 def _can_deal(loader: DataLoader[Any]) -> bool:

@@ -63,7 +63,7 @@ class Tables:
             raise UsageError("A table needs feature_cols: the names of the columns that are the model's inputs.")
         if whole_rows:
             # The names of several outputs are known only afterwards; the name of one is known now.
-            _check_free([_PREDICTION], self._read_names(data))
+            _check_free([_PREDICTION], _column_names(data))
         wanted = () if whole_rows else (*features, *labels)
         return TableSource(
             stored=self.store(data, wanted),
@@ -106,12 +106,6 @@ class Tables:
         self._written.clear()
         if self._remove_folder is not None:
             self._remove_folder()
-
-    def _read_names(self, data: Any) -> Sequence[str]:
-        if isinstance(data, str | Path):
-            names: Sequence[str] = open_files(self.store(data, ()))[0].schema_arrow.names
-            return names
-        return _column_names(data)
 
     def _write(self, data: Any, columns: Sequence[str]) -> Stored:
         parts = read_parts(data, columns)
@@ -177,7 +171,9 @@ def read_parts(data: Any, columns: Sequence[str]) -> Iterator[Any]:
 
 def _column_names(data: Any) -> Sequence[str]:
     names: Sequence[str]
-    if isinstance(data, pa.Table):
+    if isinstance(data, str | Path):
+        names = open_files(locate(data))[0].schema_arrow.names
+    elif isinstance(data, pa.Table):
         names = data.column_names
     elif is_from(data, "pyspark.sql"):
         names = data.columns

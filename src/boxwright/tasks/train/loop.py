@@ -36,7 +36,7 @@ from boxwright.tasks.train.loggers import Callback, make_callbacks
 from boxwright.tasks.train.network import class_weights, freeze, make_network, make_optimizer, score_model
 from boxwright.tasks.train.progress import RESULT, Progress, StepReport, TrainResult, clock
 from boxwright.tasks.train.remote_data import open_data
-from boxwright.tasks.train.resume import entering, is_full, writing_to
+from boxwright.tasks.train.resume import DISK_FULL, entering, writing_to
 from boxwright.tasks.train.run_store import LAST, RunStore
 from boxwright.tasks.train.stopping import NanGuard, StopAndSave
 
@@ -180,7 +180,7 @@ class Training:
                 try:
                     callback.on_end()
                 except OSError as error:
-                    if not is_full(error):
+                    if error.errno not in DISK_FULL:
                         raise
                     # The disk was full before, too; the error that ends the run is the one to show.
                     _log.warning("%s could not write its last lines: %s.", type(callback).__name__, error.strerror)

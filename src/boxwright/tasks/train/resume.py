@@ -14,15 +14,10 @@ from boxwright.launchers.base import current_attempt
 from boxwright.launchers.folder import shared_folder
 from boxwright.tasks.train.config import TrainConfig
 from boxwright.tasks.train.progress import RESULT
-from boxwright.tasks.train.run_store import LAST, RunStore
+from boxwright.tasks.train.run_store import LAST, PREVIOUS, RunStore
 
 # No space, over the quota, over the limit for the size of a file.
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
-def is_full(error: OSError) -> bool:
-    """Return whether an error means that there is no room for a file."""
-    return error.errno in _FULL
+DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @contextmanager
@@ -31,7 +26,7 @@ def writing_to(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if not is_full(error):
+        if error.errno not in DISK_FULL:
             raise
         raise CheckpointError(
             f"A file of the run in {str(folder)!r} could not be written: {error.strerror}. What was saved before is "
@@ -88,7 +83,7 @@ def _on_this_machine(nano: TorchNano, config: TrainConfig, place: str) -> Iterat
                 store.pull()
         if nano.broadcast(resumes):
             if nano.local_rank == 0 and not nano.is_global_zero:
-                store.pull_checkpoint()
+                store.pull((LAST, PREVIOUS))  # it resumes and writes nothing
             nano.barrier()
             own = replace(own, resume=True, ckpt=None)
         try:

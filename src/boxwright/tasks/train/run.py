@@ -28,7 +28,7 @@ from boxwright.tasks.train.progress import RESULT, Progress, StepReport, TrainRe
 from boxwright.tasks.train.remote_data import SHIPPED, pack
 from boxwright.tasks.train.report import write_report
 from boxwright.tasks.train.resume import writing_to
-from boxwright.tasks.train.run_store import LAST, RunStore
+from boxwright.tasks.train.run_store import LAST, RunStore, file_state
 
 __all__ = ["StepReport", "TrainConfig", "TrainResult", "train"]
 
@@ -174,7 +174,7 @@ def _described(folder: Path, texts: dict[str, str], store: RunStore | None) -> I
     Otherwise a refused `resume` would leave settings behind that the run can't be resumed with.
     """
     before = {name: (folder / name).read_bytes() for name in texts if (folder / name).exists()}
-    saved = _stamp(folder / LAST)
+    saved = file_state(folder / LAST)
 
     def write(contents: dict[str, bytes]) -> None:
         for name, content in contents.items():
@@ -186,17 +186,9 @@ def _described(folder: Path, texts: dict[str, str], store: RunStore | None) -> I
     try:
         yield
     except BaseException:
-        if saved is not None and _stamp(folder / LAST) == saved:
+        if saved is not None and file_state(folder / LAST) == saved:
             write(before)
         raise
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    """Return what changes whenever a file is replaced; None if there is none."""
-    if not path.exists():
-        return None
-    found = path.stat()
-    return found.st_ino, found.st_mtime_ns
 
 
 @contextmanager

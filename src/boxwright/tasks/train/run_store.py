@@ -12,7 +12,7 @@ from boxwright.core.log import get_logger
 
 _log = get_logger(__name__)
 LAST = "weights/last.pt"
-_PREVIOUS = "weights/last.previous.pt"
+PREVIOUS = "weights/last.previous.pt"
 _CACHE = "cache"  # a folder of the run that can be made again
 _MARKS = ("size", "mtime", "LastModified", "last_modified", "updated", "created", "ETag", "etag", "md5Hash")
 
@@ -48,13 +48,12 @@ class RunStore:
 
     def __init__(self, place: str, folder: Path) -> None:
         self._place, self._folder = locate(place), folder
-        self._pushed: dict[str, tuple[int, int]] = {}  # local state of what is the same at the place
+        self._pushed: dict[str, tuple[int, ...] | None] = {}  # local state of what is the same at the place
         self._pulled: dict[str, dict[str, str]] = {}  # remote state of what is the same here
 
     def has_run(self) -> bool:
         """Return whether there is a checkpoint to resume from."""
-        with self._open() as (system, _):
-            system.invalidate_cache()
+        with self._open():
             return has_file(locate(self._place, LAST))
 
     def push(self, names: Collection[str] | None = None) -> None:
@@ -62,7 +61,7 @@ class RunStore:
         found = {name: path for path in sorted(self._folder.rglob("*")) if (name := self._name(path)) is not None}
         for name in sorted(found, key=lambda name: name == LAST):
             if names is None or name in names:
-                state = _state(found[name])
+                state = file_state(found[name])
                 if self._pushed.get(name) != state:
                     put(found[name], locate(self._place, name), keep=name == LAST)
                     self._pushed[name] = state
@@ -77,7 +76,6 @@ class RunStore:
     def pull(self, names: Collection[str] | None = None) -> None:
         """Copy here what has changed at the place; only these files, if named."""
         with self._open() as (system, root):
-            system.invalidate_cache()
             found = system.find(root, detail=True) if system.exists(root) else {}
             for remote, info in found.items():
                 name = str(inside(str(PurePosixPath(remote).relative_to(root)), self._place))
@@ -86,11 +84,7 @@ class RunStore:
                 if wanted and not (self._pulled.get(name) == marks and path.exists()):
                     with whole_file(path) as draft:
                         system.get_file(info["name"], str(draft))
-                    self._pulled[name], self._pushed[name] = marks, _state(path)
-
-    def pull_checkpoint(self) -> None:
-        """Copy the checkpoint here, for a process that resumes and writes nothing."""
-        self.pull((LAST, _PREVIOUS))
+                    self._pulled[name], self._pushed[name] = marks, file_state(path)
 
     def pull_settings(self) -> None:
         """Copy the run's `args.yaml` here."""
@@ -105,7 +99,6 @@ class RunStore:
     def sweep(self, *names: str) -> None:
         """Remove these files at the place, and what a killed writer has left half-done."""
         with self._open() as (system, root):
-            system.invalidate_cache()
             for found in system.find(root) if system.exists(root) else []:
                 name = str(PurePosixPath(found).relative_to(root))
                 if name.endswith(PART) or name in names:
@@ -114,7 +107,9 @@ class RunStore:
     @contextmanager
     def _open(self) -> Iterator[tuple[Any, str]]:
         try:
-            yield open_place(self._place)
+            system, root = open_place(self._place)
+            system.invalidate_cache()
+            yield system, root
         except OSError as error:
             raise CheckpointError(
                 f"The store {self._place!r} can't be read: {error}. Check the address, and the rights of this user."
@@ -123,10 +118,13 @@ class RunStore:
     def _name(self, path: Path) -> str | None:
         """Return a file's name in the store; None for what stays on this machine."""
         name = path.relative_to(self._folder)
-        stays = name.as_posix() == _PREVIOUS or name.parts[0] == _CACHE or any(p.startswith(".") for p in name.parts)
+        stays = name.as_posix() == PREVIOUS or name.parts[0] == _CACHE or any(p.startswith(".") for p in name.parts)
         return name.as_posix() if not stays and path.is_file() else None
 
 
-def _state(path: Path) -> tuple[int, int]:
+def file_state(path: Path) -> tuple[int, ...] | None:
+    """Return what changes whenever a file is written or replaced; None if there is none."""
+    if not path.exists():
+        return None
     status = path.stat()
-    return status.st_mtime_ns, status.st_size
+    return status.st_mtime_ns, status.st_size, status.st_ino
