@@ -11,7 +11,7 @@ import pytest
 
 from boxwright.cli.train import draw
 from boxwright.data.synthetic import generate_scenes
-from boxwright.tasks.train.progress import SendProgress, StepReport, receive
+from boxwright.tasks.train.progress import StepReport, receive, send_progress
 
 REPORT = StepReport(
     step=50, total=200, epoch=1.25, images_per_s=32.04, left_s=75.0, lr=0.0125, memory_mb=1234.5, processes=2,
@@ -37,7 +37,7 @@ def test_reports_cross_the_border_in_order() -> None:
 
 
 def test_nobody_waits_for_a_listener_that_is_gone(tmp_path: Path) -> None:
-    SendProgress(str(tmp_path / "gone"))(REPORT)
+    send_progress(str(tmp_path / "gone"), REPORT)
     with receive(lambda _report: None) as send:
         pass
     send(REPORT)

@@ -7,7 +7,7 @@ import pytest
 
 from boxwright.accel import places
 from boxwright.core.errors import CheckpointError
-from boxwright.tasks.train.run_store import RunStore
+from boxwright.tasks.train.run_store import LAST, PREVIOUS, RunStore
 
 
 @pytest.fixture(params=["path", "file", "memory"])
@@ -75,7 +75,7 @@ def test_only_what_has_changed_is_copied_and_the_checkpoint_before_is_kept(
     assert copied == ["last.pt"]
 
     other = RunStore(place, tmp_path / "there")
-    other.pull_checkpoint()
+    other.pull((LAST, PREVIOUS))
     weights = tmp_path / "there" / "weights"
     assert [(p.name, p.read_text()) for p in sorted(weights.iterdir())] == [
         ("last.previous.pt", "1 weights/last.pt"), ("last.pt", "22 the next one"),

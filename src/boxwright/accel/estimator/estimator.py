@@ -1,6 +1,7 @@
 """`Estimator`: fit, evaluate and predict with creators of model, optimizer and data, on one machine or a cluster."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -223,7 +224,7 @@ class Estimator:
             validation=validation,
             epochs=self._state.epoch + epochs,
             callbacks=called,
-            state=State(**{name: getattr(self._state, name) for name in State.__slots__ if name != "stats"}),
+            state=replace(self._state, stats=[]),
             checkpoint=None if self._model_dir is None else locate(self._model_dir, _LAST),
             run=uuid4().hex,
         )

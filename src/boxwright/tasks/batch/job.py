@@ -2,32 +2,24 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Protocol
 
 from boxwright.accel.places import locate
 from boxwright.core import catalogue
 from boxwright.core.errors import DataError, UsageError, WorkerError
 from boxwright.core.log import get_logger
-from boxwright.tasks.batch import manifest
 from boxwright.tasks.batch.config import BatchConfig, BatchResult
 from boxwright.tasks.batch.inputs import Part, list_inputs
+from boxwright.tasks.batch.places import begin_results, list_parts
 from boxwright.tasks.batch.worker import ModelFiles, PartResult, WorkerSettings
 
 _log = get_logger(__name__)
 _SHOWN = 5  # failures in full
+RunParts = Callable[[WorkerSettings, ModelFiles, list[Part], Callable[[int], None]], list[PartResult]]
+"""What an engine offers: the function `run_parts` in `local`, `ray_` and `spark_`.
 
-
-class RunParts(Protocol):
-    """What an engine offers: the function of this name in `local`, `ray_` and `spark_`."""
-
-    def __call__(
-        self, settings: WorkerSettings, model: ModelFiles, parts: list[Part], report: Callable[[int], None]
-    ) -> list[PartResult]:
-        """Run the parts in any order and return their results; end early if one after the other fails.
-
-        `report` is called with the number of parts that are done.
-        """
-        ...
+It runs the parts in any order, calls the last argument with the number of those that are done, returns their results,
+and ends early if one after the other fails.
+"""
 
 
 def predict_in_batches(config: BatchConfig, progress: Callable[[int, int], None] | None = None) -> BatchResult:
@@ -66,7 +58,7 @@ def predict_in_batches(config: BatchConfig, progress: Callable[[int, int], None]
         "thresholds": asdict(config.thresholds),
         "options": asdict(config.options),
     }
-    finished = manifest.begin(out, run)
+    finished = begin_results(out, run)
     todo = [part for part in inputs.parts if part.number not in finished]
     total = len(inputs.parts)
     _log.info("%d images in %d parts, %d of them done: %s", inputs.count, total, total - len(todo), out)
@@ -100,7 +92,7 @@ def _check(results: list[PartResult], out: str, wanted: set[int]) -> None:
             f"{len(failed)} of {len(results)} parts failed.{shown}\nWhat is finished stays in {out!r}: the same "
             "command tries the missing ones again."
         )
-    away = wanted - manifest.list_parts(out)
+    away = wanted - list_parts(out)
     if away:
         places = sorted({one.process for one in results if one.part in away}) or ["an earlier run"]
         raise DataError(

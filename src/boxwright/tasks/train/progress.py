@@ -1,13 +1,13 @@
 """The progress of a run, reported after every step, also from a worker to the starting process, and its result."""
 
 import json
-import shutil
 import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,36 +58,31 @@ def clock(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-class SendProgress:
-    """Sends every report to the process that started the run; one that can't be sent is dropped."""
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-
-    def __call__(self, report: StepReport) -> None:
-        """Send a report, without waiting."""
-        # A new socket each time costs microseconds, and leaves nothing to close or to pickle.
-        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
-            # Refused if the listener has ended, is too slow, or is on another machine.
-            sender.sendto(json.dumps(asdict(report)).encode(), self._address)
+def send_progress(address: str, report: StepReport) -> None:
+    """Send a report to the process that started the run, without waiting; one that can't be sent is dropped."""
+    # A new socket each time costs microseconds, and leaves nothing to close or to pickle.
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
+        # Refused if the listener has ended, is too slow, or is on another machine.
+        sender.sendto(json.dumps(asdict(report)).encode(), address)
 
 
 @contextmanager
-def receive(progress: Progress) -> Iterator[SendProgress]:
+def receive(progress: Progress) -> Iterator[Progress]:
     """Yield a sender for workers; a thread calls `progress` with each of their reports."""
-    folder = Path(tempfile.mkdtemp(prefix="boxwright-progress-"))
-    address = str(folder / "socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+    with (
+        tempfile.TemporaryDirectory(prefix="boxwright-progress-", ignore_cleanup_errors=True) as folder,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener,
+    ):
+        address = f"{folder}/socket"
         listener.bind(address)
         thread = threading.Thread(target=_listen, args=(listener, progress), name="boxwright-progress", daemon=True)
         thread.start()
         try:
-            yield SendProgress(address)
+            yield partial(send_progress, address)
         finally:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
                 end.sendto(b"", address)
             thread.join()
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _listen(listener: socket.socket, progress: Progress) -> None:

@@ -88,12 +88,9 @@ def fetch(url: str) -> Path:
         if not folder.exists():
             for old in root.glob(f"{token}.*.part"):  # its writer was killed: the lock is ours
                 shutil.rmtree(old)
-            part = Path(tempfile.mkdtemp(dir=root, prefix=f"{token}.", suffix=".part"))
-            try:
-                _download(system, path, found, part / "set", url)
-                (part / "set").rename(folder)
-            finally:
-                shutil.rmtree(part)
+            with tempfile.TemporaryDirectory(dir=root, prefix=f"{token}.", suffix=".part") as part:
+                _download(system, path, found, Path(part, "set"), url)
+                Path(part, "set").rename(folder)
     return _find_root(folder)
 
 
