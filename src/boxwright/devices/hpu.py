@@ -105,13 +105,11 @@ class HpuDevice(Device):
             note = "lists of operations (bf16_ops, fp32_ops) are for autocast; use precision='bf16', or leave them out"
             return Support(ok=False, note=note)
         if precision in (Precision.FP32, Precision.BF16, Precision.BF16_TRUE):
-            return Support(ok=True, note=self._describe())
+            mode = "lazy mode" if self._lazy else "eager mode, compiled graphs" if self.compiler else "eager mode"
+            return Support(ok=True, note=mode)
         if precision is Precision.INT8:
             return NO_INT8
         return Support(ok=False, note="a Gaudi is made for bf16; use precision='bf16' or '32'")
-
-    def _describe(self) -> str:
-        return "lazy mode" if self._lazy else "eager mode, compiled graphs" if self.compiler else "eager mode"
 
     def free_bytes(self) -> int:
         """Return the card's free memory."""

@@ -15,12 +15,10 @@ from boxwright.core.errors import ConversionError
 from boxwright.core.spec import OutputForm
 from boxwright.runtimes.base import first_line
 from boxwright.runtimes.fold import fold_copy
-from boxwright.runtimes.source import Source
+from boxwright.runtimes.source import PREFIX, Source
 
 OPSET = 18
 """All runtimes in use read it; below 17 there is no per-channel quantisation."""
-
-_WRAPPER = "model."  # where `FlatModule` keeps the user's model
 
 
 class OneOutput(nn.Module):
@@ -138,10 +136,10 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
 def _module_of(node: onnx.NodeProto, weights: set[str]) -> str:
     for name in node.input:
         # The weight's own name: a convolution with a folded batch norm has the norm's scope.
-        if name in weights and name.startswith(_WRAPPER) and name.endswith(".weight"):
-            return str(name).removeprefix(_WRAPPER).removesuffix(".weight")
+        if name in weights and name.startswith(PREFIX) and name.endswith(".weight"):
+            return str(name).removeprefix(PREFIX).removesuffix(".weight")
     for entry in node.metadata_props:
         if entry.key == "pkg.torch.onnx.name_scopes":
             scopes = ast.literal_eval(entry.value)
-            return str(scopes[-2]).removeprefix(_WRAPPER) if len(scopes) > 1 else ""
+            return str(scopes[-2]).removeprefix(PREFIX) if len(scopes) > 1 else ""
     return ""

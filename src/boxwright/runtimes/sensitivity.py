@@ -12,7 +12,7 @@ from boxwright.core.types import Precision
 from boxwright.runtimes.fold import fold_copy
 from boxwright.runtimes.parity import distance
 from boxwright.runtimes.quantized import QuantizedLayer, find_layers, measure_ranges
-from boxwright.runtimes.source import Source
+from boxwright.runtimes.source import PREFIX, Source
 
 
 def rank_layers(
@@ -41,7 +41,7 @@ def rank_layers(
     inputs = [tuple(torch.as_tensor(a) for a in sample) for sample in samples]
     expected = [_run(module, tensors) for tensors in inputs]
     errors = {
-        name.removeprefix("model."): max(
+        name.removeprefix(PREFIX): max(
             distance(_run_with(module, layers[name], other, tensors), want)
             for tensors, want in zip(inputs, expected, strict=True)
         )
