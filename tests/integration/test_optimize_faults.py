@@ -18,7 +18,7 @@ from boxwright.runtimes.base import Choice
 # In this order: what comes after a fault must not notice it.
 EXPECTED = {
     "crash": ("fail to convert", "SIGSEGV"),
-    "illegal": ("fail to convert", "instructions that this cpu does not have"),
+    "illegal": ("fail to convert", "instructions that this CPU does not have"),
     "hang": ("fail to convert", "it took more than 10 s and was stopped"),
     "wrong": ("wrong result", "away from the original's"),
     "hungry": ("fail to convert", "more than the 900 MB allowed"),

@@ -65,7 +65,7 @@ def test_a_good_try_has_a_score_and_an_artifact(nursery: Nursery, job: TrialJob)
     ("runtime", "status", "reason"),
     [
         ("crash", "fail to convert", "SIGSEGV"),
-        ("illegal", "fail to convert", "instructions that this cpu does not have"),
+        ("illegal", "fail to convert", "instructions that this CPU does not have"),
         ("crash_later", "fail to forward", "SIGSEGV"),
         ("wrong", "wrong result", "away from the original's; 32 explains 0.001"),
         ("hungry", "fail to convert", "more than the 400 MB allowed"),
