@@ -9,7 +9,7 @@ import argparse
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.core.boxes import iou_xyxy
+from boxwright.core.boxes import area_xyxy
 from boxwright.core.timing import hardware_line
 from boxwright.detector.postprocess import anchor_grid, postprocess
 from turns import interleave
@@ -17,6 +17,14 @@ from turns import interleave
 SIZE = (416, 416)
 STRIDES = (8, 16, 32)
 Array = NDArray[np.float32]
+
+
+def overlaps(box: Array, others: Array) -> Array:
+    """Return the intersection over union of one box with each of the others."""
+    low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
+    both = area_xyxy(np.concatenate((low, high), axis=1))
+    union = area_xyxy(box) + area_xyxy(others) - both
+    return np.divide(both, union, out=np.zeros_like(both), where=union > 0)
 
 
 def plain_postprocess(output: Array, conf: float, nms: float) -> tuple[Array, Array, NDArray[np.int64]]:
@@ -36,7 +44,7 @@ def plain_postprocess(output: Array, conf: float, nms: float) -> tuple[Array, Ar
         while len(order):
             best, rest = order[0], order[1:]
             kept.append(best)
-            order = rest[iou_xyxy(boxes[best : best + 1], boxes[rest])[0] <= nms]
+            order = rest[overlaps(boxes[best], boxes[rest]) <= nms]
     index = np.array(kept, np.int64)
     index = index[np.argsort(-scores[index], kind="stable")]
     return boxes[index], scores[index], class_ids[index]
