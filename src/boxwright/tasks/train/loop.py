@@ -33,12 +33,14 @@ from boxwright.tasks.train.checkpoints import Checkpoints, RunState
 from boxwright.tasks.train.config import Schedule, TrainConfig
 from boxwright.tasks.train.data import choose_policy, leave_out_bad, make_dataset, make_loader, read_sets
 from boxwright.tasks.train.loggers import Callback, make_callbacks
-from boxwright.tasks.train.network import class_weights, freeze, make_network, make_optimizer, score_model
+from boxwright.tasks.train.nan_guard import NanGuard
+from boxwright.tasks.train.network import class_weights, freeze, make_network, make_optimizer
 from boxwright.tasks.train.progress import RESULT, Progress, StepReport, TrainResult, clock
 from boxwright.tasks.train.remote_data import open_data
 from boxwright.tasks.train.resume import DISK_FULL, entering, writing_to
 from boxwright.tasks.train.run_store import LAST, RunStore
-from boxwright.tasks.train.stopping import NanGuard, StopAndSave
+from boxwright.tasks.train.score import score_model
+from boxwright.tasks.train.stopping import StopAndSave
 
 _log = get_logger(__name__)
 _UNTIMED = 2  # the first steps allocate memory and choose kernels; a run's speed leaves them out

@@ -1,4 +1,4 @@
-"""The network of a run: built, frozen in part, scored, and its optimizer."""
+"""The network of a run: built, frozen in part, and its optimizer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,19 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.accel.kernels import NormSilu, StridedDepthwise
-from boxwright.accel.nano import TorchNano
 from boxwright.core.errors import UsageError
 from boxwright.core.log import get_logger
-from boxwright.core.spec import Spec
 from boxwright.data.records import Records
 from boxwright.detector.blocks import ConvBlock
 from boxwright.detector.weights import load_weights, read_state
 from boxwright.detector.yolox import build
 from boxwright.devices.base import Device
-from boxwright.evaluation.coco import CocoEvaluator
-from boxwright.runtimes.eager import open_network
-from boxwright.tasks.evaluate import OFFICIAL, collect
-from boxwright.tasks.predict.predictor import Predictor
 from boxwright.tasks.train.config import TrainConfig
 
 _log = get_logger(__name__)
@@ -95,25 +89,3 @@ def class_weights(records: Records, config: TrainConfig) -> Tensor | None:
     counts = np.bincount(records.class_ids[~records.crowd], minlength=len(records.names)).clip(1)
     weights = 1 / np.sqrt(counts)
     return torch.from_numpy(weights * counts.sum() / (weights * counts).sum()).float()
-
-
-def score_model(nano: TorchNano, network: nn.Module, spec: Spec, records: Records, *, batch: int = 8) -> Any:
-    """Return the COCO metrics of a network, the same in every process; each image is counted once."""
-    share = records.select(range(nano.global_rank, len(records), nano.world_size))
-    was_training = network.training
-    evaluator = CocoEvaluator(records.names)
-    if len(share):
-        fixed = batch if nano.hardware.static_shapes else None
-        session = open_network(network, spec, device=nano.device, batch=fixed)
-        evaluator, _ = collect(Predictor(session, OFFICIAL), share, batch=batch)
-    network.train(was_training)
-    if not nano.is_distributed:
-        return evaluator.evaluate()
-    states = nano.all_gather(evaluator.state())
-    metrics = None
-    if nano.is_global_zero:
-        whole = CocoEvaluator(records.names)
-        for state in states:
-            whole.merge(CocoEvaluator.from_state(state))
-        metrics = whole.evaluate()
-    return nano.broadcast(metrics)
