@@ -1,5 +1,6 @@
 """Converts a torch model to OpenVINO with OpenVINO's own readers of torch programs."""
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -57,6 +58,8 @@ def find_module(name: str) -> str:
 
 
 def _attempt(read: Callable[..., Any], source: Source, example: tuple[Tensor, ...]) -> tuple[Any, dict[str, Any]]:
+    root = logging.getLogger()
+    level = root.level
     try:
         with quiet_tracing() as notes:  # the readers warn about everything they are unsure of
             # OpenVINO folds too, but then the convolutions lose the names by which they can be kept in float.
@@ -65,6 +68,8 @@ def _attempt(read: Callable[..., Any], source: Source, example: tuple[Tensor, ..
         _verify(model, source, example)
     except Exception as error:  # the readers run the user's model, which may raise anything
         raise ConversionError(first_line(error)) from error
+    finally:
+        root.setLevel(level)  # convert_model sets it to ERROR, for the whole program
     return model, notes
 
 

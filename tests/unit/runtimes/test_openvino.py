@@ -1,3 +1,4 @@
+import logging
 import os
 import subprocess
 import sys
@@ -138,6 +139,13 @@ def test_a_transformer_block_with_a_fixed_shape(tmp_path: Path) -> None:
     block = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
     source = Source.of(block, (torch.rand(2, 5, 16),), free_batch=False)
     assert write_artifact(source, Choice(runtime="openvino"), tmp_path / "a").distance == pytest.approx(0, abs=1e-4)
+
+
+def test_converting_leaves_the_log_level_of_the_program_alone(tmp_path: Path) -> None:
+    before = logging.getLogger().level
+    source = Source.of(nn.Linear(3, 2).eval(), (torch.rand(2, 3),))
+    write_artifact(source, Choice(runtime="openvino"), tmp_path / "a")
+    assert logging.getLogger().level == before
 
 
 def test_a_transformer_block_follows_the_batch(tmp_path: Path) -> None:
