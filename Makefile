@@ -4,18 +4,18 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: help setup demo test test-engines test-cuda check unit test-ipex fmt bench docs clean
+.PHONY: help setup demo test test-engines test-cuda check unit test-ipex fmt bench clean
 
 help:
-	@echo "make demo    the whole job on made-up scenes, no data and no network needed"
+	@echo "make demo    train, score and optimise on generated scenes; no data and no network needed"
 	@echo "make test    lint, types, contracts and all tests"
-	@echo "make test-engines  the tests on real Ray and Spark clusters, and the slow tests that make test leaves out"
+	@echo "make test-engines  the tests on local Ray and Spark clusters, and the slow tests that make test leaves out"
 	@echo "make test-cuda  the tests that need a GPU"
-	@echo "make setup   the virtual environment alone (the others do it when it is missing)"
+	@echo "make setup   create the virtual environment (the others do it if it is missing)"
 	@echo "make check   lint, types and contracts only"
 	@echo "make fmt     format the code"
 	@echo "make bench   the benchmarks: ratios to a baseline of the same run"
-	@echo "make test-ipex  the tests of Intel's extension, in an environment of its own (torch 2.8, several GB)"
+	@echo "make test-ipex  the tests of Intel's extension, in their own environment (torch 2.8, several GB)"
 	@echo "make clean   remove the virtual environment and all caches"
 
 setup: $(READY)
@@ -39,17 +39,17 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# Two test processes with one computing thread each: threads of several processes on the same cores wait for each other.
-# Tests that share a cluster stay in one process (loadgroup). A test process that dies ends the run: the others would
-# wait for it.
+# Two test processes with one computing thread each: more threads than cores would slow each other down.
+# Tests that share a cluster stay in one process (loadgroup). A test process that crashes ends the run: the others
+# would wait for it.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --max-worker-restart 0 --durations=25
 
 unit: setup
 	$(PYTEST) -m "not engines and not more"
 	$(PYTEST) -m "engines and not more" tests/contract tests/integration
 
-# Real clusters on this machine: Ray with several nodes, Spark with a master and two workers (Java 17 is needed). More
-# moments of death than `make test` tries; `python tests/chaos/engines.py` has ten of each.
+# Real clusters on this machine: Ray with several nodes, Spark with a master and two workers (Java 17 is needed). It kills
+# workers at more moments than `make test`; `python tests/chaos/engines.py` has ten of each.
 test-engines: setup
 	$(PYTEST) -m "engines or more" tests/contract tests/integration
 

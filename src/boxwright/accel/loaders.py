@@ -70,7 +70,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 class NanoLoader:
-    """A loader whose batches arrive on the right device, and whose sampler is told of every new epoch."""
+    """A loader whose batches arrive on the right device, and whose sampler gets the number of each epoch."""
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ class Relay:
 
 
 def make_relays(rank: int, world_size: int) -> Callable[[str, bytes], None]:
-    """Return what forwards a worker's output of "stdout" or "stderr"; several workers are told apart by a prefix."""
+    """Return what forwards a worker's output of "stdout" or "stderr"; the lines of several workers get a prefix."""
     prefix = f"[rank {rank}] " if world_size > 1 else ""
     relays = {name: Relay(name, prefix) for name in ("stdout", "stderr")}
     return lambda name, data: relays[name].feed(data)
