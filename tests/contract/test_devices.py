@@ -214,7 +214,7 @@ class TestHpu:
         kind()  # from here on the plugin is loaded
         ops = tmp_path / "ops.txt"
         ops.write_text("conv2d\nlinear\n")
-        with pytest.raises(UsageError, match=f"Set PT_HPU_AUTOCAST_FP32_OPS_LIST={ops} in the environment"):
+        with pytest.raises(UsageError, match=f"PT_HPU_AUTOCAST_FP32_OPS_LIST={ops}"):
             TorchNano(device="hpu", precision="bf16", device_options=DeviceOptions(fp32_ops=ops))
         (tmp_path / "binary.txt").write_bytes(b"conv2d\xff\n")
         with pytest.raises(UsageError, match="can't be read as text"):
@@ -222,7 +222,7 @@ class TestHpu:
         (tmp_path / "other.txt").write_text("linear\nbatch_norm\n")
         with pytest.raises(UsageError, match="bf16_ops and fp32_ops: 'linear'"):
             kind(DeviceOptions(bf16_ops=tmp_path / "other.txt", fp32_ops=ops))
-        with pytest.raises(UsageError, match="does not train on device='hpu': a Gaudi is made for bf16"):
+        with pytest.raises(UsageError, match="'hpu': a Gaudi is made for bf16"):
             TorchNano(device="hpu", precision=16)
         with pytest.raises(UsageError, match="there are 8"):
             TorchNano(device="hpu", num_processes=9)
@@ -236,7 +236,7 @@ class TestHpu:
         monkeypatch.setenv("PT_HPU_AUTOCAST_FP32_OPS_LIST", str(ops))
         options = DeviceOptions(fp32_ops=ops)
         assert TorchNano(device="hpu", precision="bf16-mixed", device_options=options).plan.precision is Precision.BF16
-        with pytest.raises(UsageError, match="are for autocast; use precision='bf16', or leave them out"):
+        with pytest.raises(UsageError, match="use precision='bf16'"):
             TorchNano(device="hpu", precision=precision, device_options=options)
 
     def test_doctor_shows_the_plan_of_a_training_on_hpu(self) -> None:

@@ -105,7 +105,7 @@ def test_a_set_that_cannot_be_read_is_a_data_error(
 def test_a_wrong_number_of_names_is_a_usage_error(boxwright: Command, toy_onnx: Path, data: Path) -> None:
     done = boxwright("eval", toy_onnx, "--data", data, "--names", "a,b,c,d")
     assert done.code == 2
-    assert "4 class names were given, but the model has 3 classes" in done.err
+    assert "4 class names" in done.err
 
 
 def test_a_safetensors_file_is_scored_at_a_size_that_is_not_square(

@@ -40,7 +40,7 @@ def test_lines_and_errors_come_from_an_engine_with_their_rank(engine: str, capsy
         return batch
 
     estimator = make_estimator(backend=engine, workers_per_node=2, preprocess=talk_and_fail)
-    with pytest.raises(WorkerFailed, match="Worker 1 failed: LookupError: no such colour") as caught:
+    with pytest.raises(WorkerFailed, match=r"Worker 1 .*no such colour") as caught:
         estimator.fit(make_loader, epochs=1, batch_size=4)
     assert 'raise LookupError("no such colour")' in str(caught.value)
     out, err = capsys.readouterr()

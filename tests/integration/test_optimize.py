@@ -107,9 +107,9 @@ def test_a_converted_model_is_called_like_the_original(classified: tuple[Inferen
             np.testing.assert_allclose(converted(images.numpy()), expected, atol=1e-4)
     with optimizer.get_model("onnxruntime_fp32", streams=2) as streaming:
         assert all(torch.allclose(found, expected, atol=1e-4) for found in streaming.map([images] * 3))
-    with pytest.raises(UsageError, match="streams=2 does not apply: PyTorch computes one request at a time"):
+    with pytest.raises(UsageError, match="streams=2 does not apply"):
         optimizer.get_model("fp32", streams=2)
-    with pytest.raises(UsageError, match="The original is not converted: neither hint nor streams apply"):
+    with pytest.raises(UsageError, match="neither hint nor streams"):
         optimizer.get_model("original", hint="latency")
 
 
@@ -240,7 +240,7 @@ def test_a_hint_or_streams_change_how_a_model_runs_and_not_what_it_gives(
         expected = model(rows)
     beside = InferenceOptimizer.load(folder, hint="throughput")
     two = InferenceOptimizer.load(folder, thread_num=1, streams=2)
-    assert two.graph._streams == 2  # type: ignore[attr-defined]
+    assert two.graph.streams == 2  # type: ignore[attr-defined]
     for one in (made, beside, two):
         answers = list(one.map([rows[i : i + 2] for i in range(0, 7, 2)]))  # the last has one row
         torch.testing.assert_close(torch.cat([torch.as_tensor(a) for a in answers]), expected)
@@ -264,7 +264,7 @@ def test_bfloat16_inputs_are_refused_with_what_to_do(traced: tuple[nn.Module, Op
         lambda: made(rows),
     ]
     for call in calls:
-        with pytest.raises(UsageError, match=r"An input is bfloat16, .* Give float32 inputs"):
+        with pytest.raises(UsageError, match=r"bfloat16.*float32"):
             call()
 
 
@@ -321,7 +321,7 @@ def test_several_processes_answer_in_order_and_end(traced: tuple[nn.Module, Opti
         ({"training_data": DataLoader([])}, "The data gave no batch"),
         (
             {"output_filename": "no/such/folder/table.txt"},
-            "output_filename='no/such/folder/table.txt' can't be written",
+            "'no/such/folder/table.txt' can't be written",
         ),
         ({"direction": "up"}, "direction 'up'"),
         ({"calibration_samples": 0}, "calibration_samples=0 must be at least 1"),

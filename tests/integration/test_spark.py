@@ -76,7 +76,7 @@ def test_fewer_workers_are_enough_only_where_that_is_allowed(spark_cluster: str,
         SparkLauncher(start_timeout_s=1.0).run(job, make_workers_anywhere(3))
 
     assert SparkLauncher(min_workers=1, room_timeout_s=1.0).run(job, make_workers_anywhere(3)) == 2
-    assert "room for 2 of 3 workers, which min_workers=1 allows" in caplog.text
+    assert "room for 2 of 3 workers" in caplog.text
 
 
 def test_what_the_active_session_can_not_change_is_refused(spark_cluster: str):

@@ -11,7 +11,7 @@ from boxwright.evaluation.coco import CocoEvaluator, make_engine
 _RECALLS = np.linspace(0.0, 1.0, 101)
 _IOUS = 10
 _HIT, _MISS, _NEITHER = 1, 0, 2
-_AT_ONCE = 4_000_000  # values of one array, so that memory stays small on large sets
+VALUES_AT_ONCE = 4_000_000  # of one array, so that memory stays small on large sets
 
 
 def match_detections(evaluator: CocoEvaluator) -> dict[str, NDArray[Any]]:
@@ -68,7 +68,7 @@ def resample_ap(table: Mapping[str, NDArray[Any]], weights: NDArray[np.int64]) -
             continue
         start, end = np.searchsorted(table["class"], [class_id, class_id + 1])
         image, fate = table["image"][start:end], table["fate"][start:end]
-        step = max(1, _AT_ONCE // max(len(image), 1))
+        step = max(1, VALUES_AT_ONCE // max(len(image), 1))
         for first in range(0, len(weights), step):
             some = slice(first, first + step)
             there = to_find[some] > 0

@@ -13,10 +13,11 @@ def main(start: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     # Before anything that reads the mask only once is imported: numpy, OpenMP, TBB.
     os.sched_setaffinity(0, values["cpus"])
-    _serve(values)
+    serve(values)
 
 
-def _serve(values: dict[str, Any]) -> None:
+def serve(values: dict[str, Any]) -> None:
+    """Load the artifact and answer requests until the parent closes the pipe."""
     import threading
     import traceback
     from concurrent.futures import ThreadPoolExecutor

@@ -55,6 +55,7 @@ class OnnxGraph:
         path: the file.
         signature: what it takes and returns.
         metadata: texts stored in the file.
+        streams: how many requests it computes in parallel.
     """
 
     def __init__(self, path: Path, signature: Signature | None = None, tuning: Tuning | None = None) -> None:
@@ -67,9 +68,9 @@ class OnnxGraph:
         self.path = path
         cores = read_cpu().usable_cores
         side_by_side = tuning.hint == "throughput"
-        self._streams = tuning.streams or (max(1, cores // (tuning.threads or 1)) if side_by_side else 1)
-        options = _options(tuning.threads or (1 if side_by_side else max(1, cores // self._streams)))
-        if self._streams > 1:
+        self.streams = tuning.streams or (max(1, cores // (tuning.threads or 1)) if side_by_side else 1)
+        options = _options(tuning.threads or (1 if side_by_side else max(1, cores // self.streams)))
+        if self.streams > 1:
             # A thread that waits by spinning takes the core from a parallel request.
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session: Any = _open(path, options)
@@ -96,17 +97,17 @@ class OnnxGraph:
 
     def run_all(self, requests: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:
         """Yield the outputs of many requests in their order, `Tuning.streams` of them computed in parallel."""
-        if self._streams == 1:
+        if self.streams == 1:
             yield from one_by_one(self, requests)
             return
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._streams, thread_name_prefix="onnxruntime")
+            self._pool = ThreadPoolExecutor(self.streams, thread_name_prefix="onnxruntime")
         waiting: deque[Future[tuple[Array, ...]]] = deque()
         try:
             for inputs in requests:
                 waiting.append(self._pool.submit(self.run, inputs))
                 # One more than can run in parallel, so that no thread waits for the caller.
-                if len(waiting) > self._streams:
+                if len(waiting) > self.streams:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()

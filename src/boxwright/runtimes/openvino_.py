@@ -93,7 +93,7 @@ class OpenvinoRuntime:
             model = openvino.Core().read_model(path)
         except RuntimeError as error:
             raise CheckpointError(f"{str(path)!r} can't be read by OpenVINO: {_reason(error)}") from error
-        return OpenvinoGraph(model, signature, _settings(choice, tuning))
+        return OpenvinoGraph(model, signature, to_settings(choice, tuning))
 
 
 class OpenvinoGraph:
@@ -229,7 +229,12 @@ def _inference_type(choice: Choice) -> str:
     return wanted if {"f16": "FP16", "bf16": "BF16", "f32": "FP32"}[wanted] in offered else "f32"
 
 
-def _settings(choice: Choice, tuning: Tuning) -> dict[str, Any]:
+def to_settings(choice: Choice, tuning: Tuning) -> dict[str, Any]:
+    """Return OpenVINO's properties for a choice and a tuning.
+
+    Raises:
+        UsageError: there are fewer than one thread or stream.
+    """
     for name, value in (("threads", tuning.threads), ("streams", tuning.streams)):
         if value is not None and value < 1:
             raise UsageError(f"{name}={value!r} is not possible. Use 1 or more, or None.")

@@ -50,7 +50,7 @@ def test_two_damaged_files_are_an_error_that_names_both(tmp_path: Path) -> None:
         save_checkpoint(path, state(step))
     for file in (path, previous_of(path)):
         file.write_bytes(b"nothing")
-    with pytest.raises(CheckpointError, match=r"last\.pt' is damaged.*last\.previous\.pt' is damaged"):
+    with pytest.raises(CheckpointError, match=r"last\.pt' is damaged.*last\.previous\.pt'"):
         load_checkpoint(path)
 
 

@@ -62,13 +62,25 @@ def test_on_a_gpu_fp16_is_the_gpu_s_and_the_plan_says_so(gpus: list[int], accele
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_processes": 2}, {"devices": 2}, {"devices": "auto"}, {"devices": -1}])
-def test_several_gpus_are_processes_of_ours(gpus: list[int], settings: dict[str, Any]) -> None:
+def test_several_gpus_are_processes_of_ours(
+    gpus: list[int], settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     gpus[0] = 2
     trainer = Trainer(accelerator="cuda", precision="bf16", **settings, **QUIET)
     assert (trainer.plan.device, trainer.plan.processes, trainer.plan.strategy) == ("cuda", 2, "subprocess")
     assert any("validate, test and predict run here, on the CPU" in note for note in trainer.plan.notes)
     assert trainer.strategy.root_device.type == "cpu"
-    assert isinstance(trainer._settings["callbacks"][-1], DeviceRules)
+    given: list[Any] = []
+
+    class Catch:
+        def run(self, job: Any, workers: Any) -> Any:
+            given.extend(job.args)
+            return {"weights": {}, "epochs": 0, "steps": 0, "metrics": {}, "checkpoints": [], "status": "finished"}
+
+    monkeypatch.setattr("boxwright.accel.trainer.make_launcher", lambda _: Catch())
+    trainer.fit(LightningModule())
+    (for_workers,) = [value for value in given if isinstance(value, dict)]
+    assert isinstance(for_workers["callbacks"][-1], DeviceRules)
     assert not any(isinstance(callback, DeviceRules) for callback in trainer.callbacks)
 
 
@@ -135,12 +147,12 @@ def test_without_a_number_there_is_one_process_a_device() -> None:
     settings = {"devices": [0, 1], "num_nodes": 1}
     assert count_processes(Cards(), None, None, settings) == (2, "")
     assert not settings
-    with pytest.raises(UsageError, match="devices=2 and num_processes=1: give one of them"):
+    with pytest.raises(UsageError, match="devices=2 and num_processes=1"):
         count_processes(Cards(), 1, None, {"devices": 2})
 
 
 def test_what_lightning_can_t_do_on_a_device_is_refused() -> None:
-    with pytest.raises(UsageError, match="strategy='ddp' is Lightning's, and Lightning does not know device='hpu'"):
+    with pytest.raises(UsageError, match=r"strategy='ddp'.*device='hpu'"):
         count_processes(Cards(), None, "ddp", {})
     with pytest.raises(UsageError, match="num_nodes=2 is Lightning's"):
         count_processes(Cards(), None, None, {"num_nodes": 2})

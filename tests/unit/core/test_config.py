@@ -153,7 +153,7 @@ def test_an_override_takes_the_annotated_type(word: str, name: str, value: objec
         ("workers=many", "workers='many' .* int or one of 'auto'"),
         ("workers=aut", "Did you mean 'auto'"),
         ("strategy=rey", "one of 'spawn', 'ray'. Did you mean 'ray'"),
-        ("max_epch=3", "Unknown key 'max_epch'. Did you mean 'max_epoch'"),
+        ("max_epch=3", "'max_epch'. Did you mean 'max_epoch'"),
         ("lr.x=3", "'lr.x=3' is not the name of a setting"),
     ],
 )
@@ -192,7 +192,7 @@ def test_an_empty_file_gives_the_defaults(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("data: d\nmax_epch: 3\n", "run.yaml': Unknown key 'max_epch'. Did you mean 'max_epoch'"),
+        ("data: d\nmax_epch: 3\n", "run.yaml': 'max_epch'. Did you mean 'max_epoch'"),
         ("data: d\n1: 3\n", "Unknown key '1'"),
         ("<<: {data: d}\n", "Unknown key '<<'"),
         ("data: d\nname: 12\n", "name=12 .* str"),

@@ -140,7 +140,7 @@ def test_a_logical_cpu_knows_its_core(tmp_path: Path) -> None:
 def test_an_offline_cpu_has_no_core(tmp_path: Path) -> None:
     cpu = read_cpu(lay_out("workstation_offline", tmp_path))
 
-    with pytest.raises(UsageError, match=r"No cpu 3 is online here\. Choose from: 0-2,4-5\."):
+    with pytest.raises(UsageError, match=r"No cpu 3 .*: 0-2,4-5\."):
         cpu.core_of(3)
 
 

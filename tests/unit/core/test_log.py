@@ -100,7 +100,7 @@ def test_a_terminal_gets_rich_lines_and_brackets_survive():
 
 
 def test_an_unknown_level_is_refused():
-    with pytest.raises(UsageError, match=r"Unknown log level 'verbos'\. Did you mean 'verbose'"):
+    with pytest.raises(UsageError, match="Did you mean 'verbose'"):
         configure("verbos")  # type: ignore[arg-type]
 
 

@@ -56,7 +56,7 @@ def test_neighbours_and_numa_nodes_stay_together() -> None:
 
 
 def test_more_workers_than_cores_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"workers=3 needs as many physical cores, but this process may use 2\."):
+    with pytest.raises(UsageError, match=r"workers=3 .* may use 2\."):
         split_cores(_machine(2), 3)
 
 

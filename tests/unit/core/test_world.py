@@ -108,7 +108,7 @@ def test_a_slurm_batch_script_outside_srun_is_alone():
     ("changes", "message"),
     [
         ({"RANK": "8"}, "RANK=8 does not fit WORLD_SIZE=8"),
-        ({"RANK": "two"}, "RANK='two' can't be used: it must be a whole number"),
+        ({"RANK": "two"}, "RANK='two' can't be used"),
         ({"RANK": ""}, "RANK=''"),
         ({"RANK": "-1"}, "RANK='-1'"),
         ({"RANK": "1.0"}, "RANK='1.0'"),

@@ -89,9 +89,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_its_first_key_and_changes
 def test_tensors_of_no_known_model_are_refused_with_the_nearest(nano: Yolox) -> None:
     state = dict(nano.state_dict())
     del state["head.stems.1.bn.weight"]
-    with pytest.raises(
-        CheckpointError, match=r"nearest is yolox_nano, but 1 keys differ.*'head\.stems\.1\.bn\.weight' is missing"
-    ):
+    with pytest.raises(CheckpointError, match=r"yolox_nano, but 1 key.*'head\.stems\.1\.bn\.weight' is missing"):
         identify(state)
     with pytest.raises(CheckpointError, match="fits no model"):
         identify({"fc.weight": torch.zeros(3, 3)})

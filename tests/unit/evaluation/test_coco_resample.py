@@ -75,7 +75,7 @@ def test_draws_may_be_computed_in_pieces(scenes: list[tuple], monkeypatch: pytes
     table = match_detections(_evaluator(scenes, np.ones(len(scenes), np.int64)))
     draws = np.random.default_rng(2).multinomial(len(scenes), np.full(len(scenes), 1 / len(scenes)), size=7)
     whole = resample_ap(table, draws)
-    monkeypatch.setattr("boxwright.evaluation.resample._AT_ONCE", 50)
+    monkeypatch.setattr("boxwright.evaluation.resample.VALUES_AT_ONCE", 50)
     np.testing.assert_array_equal(resample_ap(table, draws), whole)
 
 

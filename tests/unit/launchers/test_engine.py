@@ -61,7 +61,7 @@ def test_agents_that_never_call_end_the_launch():
 
 def test_the_engines_message_about_a_lost_agent_is_shown():
     engine = FakeEngine(["a"], calls=False, lost="No module named 'boxwright'")
-    with pytest.raises(WorkerFailed, match=r"agent was lost .*: No module named 'boxwright'"):
+    with pytest.raises(WorkerFailed, match=r"agent was lost .*'boxwright'"):
         engine.run(lambda world: None, 1)
 
 

@@ -52,7 +52,7 @@ def test_names_say_what_the_choices_are() -> None:
 
 
 def test_an_unknown_name_gets_a_suggestion() -> None:
-    with pytest.raises(UsageError, match=r"Unknown method 'openvino_int9'\. Did you mean 'openvino_int8'"):
+    with pytest.raises(UsageError, match="Did you mean 'openvino_int8'"):
         SearchConfig(includes=["openvino_int9"])
     with pytest.raises(UsageError, match="Did you mean 'bf16'"):
         SearchConfig(excludes=["bf61"])
@@ -85,7 +85,7 @@ def test_excludes_and_filters_work_together() -> None:
     [
         ({"search_mode": "some"}, "search_mode 'some'"),
         ({"excludes": ["original"]}, "every other method is compared with it"),
-        ({"accelerator": "openvin"}, "Unknown accelerator 'openvin'. Did you mean 'openvino'"),
+        ({"accelerator": "openvin"}, "Did you mean 'openvino'"),
         ({"precision": "int9"}, "Unknown precision 'int9'"),
         ({"includes": ["bf16"], "precision": "int8"}, "No method is left to try"),
     ],

@@ -70,7 +70,7 @@ def test_candidates_that_are_slow_or_crash_are_not_over_the_budget() -> None:
         assert Report(rows=(ORIGINAL, slow, crashed), settings=settings).best().method == "original"
     report = Report(rows=(ORIGINAL, slow, OVER), settings=SETTINGS)
     assert report.best().method == "original"  # one candidate is inside the budget, though slow
-    with pytest.raises(BudgetError, match="No candidate was successful: all failed, or were much slower"):
+    with pytest.raises(BudgetError, match="No candidate was successful"):
         report.best(accelerator="openvino", precision="fp32")
     with pytest.raises(BudgetError, match="Nearest: openvino_int8"):
         Report(rows=(ORIGINAL, crashed, OVER), settings=SETTINGS).best()

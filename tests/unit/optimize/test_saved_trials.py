@@ -69,7 +69,7 @@ def test_a_damaged_file_counts_as_none(saved: SavedTrials, tmp_path: Path) -> No
 def test_two_searches_do_not_share_a_folder(tmp_path: Path) -> None:
     with (
         lock_folder(tmp_path / "out"),
-        pytest.raises(UsageError, match=rf"in use by another search \(process {os.getpid()}\)"),
+        pytest.raises(UsageError, match=rf"process {os.getpid()}"),
         lock_folder(tmp_path / "out"),
     ):
         pass
@@ -95,7 +95,7 @@ def test_a_folder_is_free_when_its_holder_was_killed(tmp_path: Path) -> None:
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (
-        pytest.raises(UsageError, match=r"can't be written to .*file'.*Choose another folder"),
+        pytest.raises(UsageError, match=r"can't be written to .*file'"),
         lock_folder(tmp_path / "file"),
     ):
         pass

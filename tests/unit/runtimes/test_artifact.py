@@ -65,7 +65,7 @@ def test_a_folder_that_is_in_use_is_not_written_to(source: Source, folder: Path,
 
 
 def test_an_unknown_runtime_is_refused_before_anything_is_written(source: Source, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"Unknown runtime 'eagre'\. Did you mean 'eager'"):
+    with pytest.raises(UsageError, match="Did you mean 'eager'"):
         write_artifact(source, Choice(runtime="eagre"), tmp_path / "art", spec=SPEC)
     assert not (tmp_path / "art").exists()
 

@@ -3,13 +3,14 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -54,8 +55,16 @@ def _request(value: float, rows: int = 3) -> list[NDArray[np.float32]]:
     return [np.full((rows, 4), value, np.float32)]
 
 
-def _pids(graph: MultiInstance) -> list[int]:
-    return [worker._process.pid for worker in graph._workers]
+def _instances() -> list[psutil.Process]:
+    children = sorted(psutil.Process().children(), key=lambda child: (child.create_time(), child.pid))
+    return [child for child in children if "boxwright.runtimes.instance_worker" in child.cmdline()]
+
+
+@pytest.fixture
+def pids() -> Callable[[], list[int]]:
+    """Return the processes of the instances that the test has started, in their order."""
+    before = _instances()
+    return lambda: [child.pid for child in _instances() if child not in before]
 
 
 def _gone(pid: int) -> bool:
@@ -119,29 +128,29 @@ def test_an_error_of_the_iterable_itself_reaches_the_caller(pair: MultiInstance)
     np.testing.assert_array_equal(pair.run(_request(1))[0][0], [2] * 4)
 
 
-def test_a_killed_instance_is_an_error_not_a_hang(folder: Path) -> None:
-    def requests(graph: MultiInstance) -> Iterator[Any]:
+def test_a_killed_instance_is_an_error_not_a_hang(folder: Path, pids: Callable[[], list[int]]) -> None:
+    def requests() -> Iterator[Any]:
         for i in range(50):
             if i == 10:
-                os.kill(_pids(graph)[1], signal.SIGKILL)
+                os.kill(started[1], signal.SIGKILL)
             yield _request(i)
 
     with to_multi_instance(folder, 2, cores=[[FIRST], [FIRST]]) as graph:
-        pids = _pids(graph)
-        with pytest.raises(WorkerError, match=r"Instance 1 \(cpus .*\) was killed by signal 9 .* request \d+"):
-            list(graph.run_all(requests(graph)))
-    assert all(map(_gone, pids))
+        started = pids()
+        with pytest.raises(WorkerError, match=r"Instance 1 .* signal 9 .* request \d+"):
+            list(graph.run_all(requests()))
+    assert all(map(_gone, started))
 
 
-def test_instances_are_gone_after_close(folder: Path) -> None:
+def test_instances_are_gone_after_close(folder: Path, pids: Callable[[], list[int]]) -> None:
     before = set(os.listdir("/proc/self/fd"))
     with to_multi_instance(folder, 1, cores=[[FIRST]]) as graph:
-        pids = _pids(graph)
+        started = pids()
         graph.run(_request(1))
-        assert [os.sched_getaffinity(pid) for pid in pids] == [{FIRST}]
+        assert [os.sched_getaffinity(pid) for pid in started] == [{FIRST}]
         assert graph.cpus == [(FIRST,)]
     graph.close()
-    assert all(map(_gone, pids))
+    assert all(map(_gone, started))
     assert set(os.listdir("/proc/self/fd")) == before
     with pytest.raises(CheckpointError, match="closed"):
         graph.run(_request(1))
@@ -177,7 +186,7 @@ def test_the_streams_of_an_instance_compute_side_by_side(monkeypatch: pytest.Mon
     slabs = [(Slab.create(), Slab.create()) for _ in range(2)]
     far_ends = [[os.dup(slab.fd) for slab in pair] for pair in slabs]
     start = {"pipe": theirs.detach(), "slots": far_ends, "folder": "", "tuning": {"streams": 2}}
-    thread = threading.Thread(target=instance_worker._serve, args=(start,))
+    thread = threading.Thread(target=instance_worker.serve, args=(start,))
     thread.start()
     with Connection(ours.detach()) as pipe:
         assert pipe.recv() == ("ready",)
@@ -192,25 +201,32 @@ def test_the_streams_of_an_instance_compute_side_by_side(monkeypatch: pytest.Mon
             slab.close()
 
 
-def test_instances_that_nobody_holds_any_more_end(folder: Path) -> None:
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # nobody waits for the process
+def test_instances_that_nobody_holds_any_more_end(folder: Path, pids: Callable[[], list[int]]) -> None:
+    threads = set(threading.enumerate())
     graph = to_multi_instance(folder, 1, cores=[[FIRST]])
-    (worker,) = graph._workers
+    (process,) = map(psutil.Process, pids())
+    (listener,) = set(threading.enumerate()) - threads
     del graph
     gc.collect()
-    assert worker._process.wait(20) == 0
-    worker.end()
+    listener.join(20)  # it ends with its process
+    assert not listener.is_alive()
+    assert process.wait(20) in (0, None)  # None if its Popen was collected, which reads the exit status
 
 
-def test_closing_ends_what_other_threads_wait_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_ends_what_other_threads_wait_for(
+    folder: Path, pids: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     graph = to_multi_instance(folder, 1, cores=[[FIRST]])
-    (pid,), (worker,) = _pids(graph), graph._workers
-    hang_up = worker.hang_up
+    (pid,) = pids()
 
-    def wake() -> None:  # only now: no request is answered before
-        hang_up()
+    shutdown = socket.socket.shutdown
+
+    def shutdown_and_wake(ours: socket.socket, how: int) -> None:  # only now: no request is answered before
+        shutdown(ours, how)
         os.kill(pid, signal.SIGCONT)
 
-    monkeypatch.setattr(worker, "hang_up", wake)
+    monkeypatch.setattr(socket.socket, "shutdown", shutdown_and_wake)
     os.kill(pid, signal.SIGSTOP)
     with ThreadPoolExecutor(4) as pool:
         waiting = [pool.submit(graph.run, _request(i)) for i in range(4)]  # some of them for room
@@ -223,7 +239,7 @@ def test_closing_ends_what_other_threads_wait_for(folder: Path, monkeypatch: pyt
 
 def test_an_artifact_that_does_not_load_is_told_by_its_worker(folder: Path, tmp_path: Path) -> None:
     tuning = Tuning(threads=1, streams=0)
-    with pytest.raises(WorkerError, match=r"Instance 0 can't load the artifact: streams=0"):
+    with pytest.raises(WorkerError, match=r"Instance 0 .*: streams=0"):
         to_multi_instance(folder, 1, cores=[[FIRST]], tuning=tuning)
     with pytest.raises(CheckpointError):
         to_multi_instance(tmp_path, 1)

@@ -238,7 +238,7 @@ def test_the_thread_limit_stays_with_openvino(folder: Path) -> None:
     ],
 )
 def test_tuning_becomes_settings(tuning: Tuning, settings: dict[str, Any]) -> None:
-    found = openvino_._settings(Choice(runtime="openvino"), tuning)
+    found = openvino_.to_settings(Choice(runtime="openvino"), tuning)
     assert found | settings == found
     # Left alone, OpenVINO would compute in bf16 on a CPU that can.
     assert found["INFERENCE_PRECISION_HINT"] == "f32"
@@ -328,8 +328,12 @@ def test_signals_are_safe_after_models_have_come_and_gone(small: Source, tmp_pat
 
 
 def test_a_branch_on_values_is_told_beside_what_the_cpu_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class OldCpu(openvino_.openvino.Core):
+        def get_property(self, *names: str) -> Any:
+            return ["FP32"] if names[-1] == "OPTIMIZATION_CAPABILITIES" else super().get_property(*names)
+
     source = Source.of(Branching(), (torch.ones(2, 4),))
-    monkeypatch.setattr(openvino_, "_inference_type", lambda _: "f32")
+    monkeypatch.setattr(openvino_.openvino, "Core", OldCpu)
     recipe = write_artifact(source, Choice(runtime="openvino", precision=Precision.BF16), tmp_path / "art").recipe
     assert recipe["read"] == "traced"
     assert recipe["note"].startswith("frozen as the example took it: the branch at models.py:")

@@ -109,7 +109,7 @@ def test_convolutions_can_be_kept_and_linear_layers_can_not(tmp_path: Path) -> N
     assert "DisablePrecisionConversion" not in (tmp_path / "a" / "model.xml").read_text()
     assert write_artifact(source, BF16, tmp_path / "b", calibration=calibration(source, "0")).recipe["float32"] == ["0"]
     assert precisions(tmp_path / "b") == {"0": "f32", "1.0": "bf16"}
-    with pytest.raises(UsageError, match=r"can't keep '1.2', '1.3' in float32 when the rest is in bf16, only conv"):
+    with pytest.raises(UsageError, match=r"'1\.2', '1\.3' in float32 .*only conv"):
         write_artifact(source, BF16, tmp_path / "c", calibration=calibration(source, "1"))
     assert not list((tmp_path / "c").iterdir())  # the next call finds it empty
     choice = Choice(runtime="openvino", precision=Precision.INT8, mode="bf16")

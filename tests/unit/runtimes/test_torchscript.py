@@ -75,7 +75,7 @@ class Fails(nn.Module):
 
 def test_a_model_that_fails_while_it_is_traced_is_a_conversion_error(tmp_path: Path) -> None:
     source = Source.of(Fails(), (torch.ones(2, 3),))
-    with pytest.raises(ConversionError, match=r"torch\.jit can't trace the model: no tracing, please"):
+    with pytest.raises(ConversionError, match="no tracing, please"):
         write_artifact(source, Choice(runtime="jit"), tmp_path / "art")
 
 

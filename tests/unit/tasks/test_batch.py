@@ -90,7 +90,7 @@ def test_other_images_are_refused(toy_onnx: Path, images: Path, tmp_path: Path):
     predict_in_batches(config)
     save_scene(images / "one_more.png", ("red", 0, 0))
 
-    with pytest.raises(DataError, match=r"not those that the run in .* was begun with \(8 then, 9 now"):
+    with pytest.raises(DataError, match=r"8 then, 9 now"):
         predict_in_batches(config)
 
 
@@ -138,7 +138,7 @@ def test_it_must_be_clear_which_column_holds_the_images(tmp_path: Path):
     place = str(tmp_path / "t.parquet")
     with pytest.raises(UsageError, match=r"2 of .* have bytes: a, b\. Say which"):
         list_inputs(place, part_rows=2)
-    with pytest.raises(UsageError, match=r"column='c' holds no images\. Columns that may: a, b"):
+    with pytest.raises(UsageError, match=r"column='c' .*: a, b"):
         list_inputs(place, part_rows=2, column="c")
     assert list_inputs(place, part_rows=2, column="b").place.column == "b"
 
@@ -171,7 +171,7 @@ def test_a_worker_that_cannot_write_is_told_and_what_is_finished_stays(toy_onnx:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "part-00001.parquet").mkdir()  # nothing can be moved onto a folder
     (tmp_path / "out" / "part-00001.parquet" / "keep").touch()
-    with pytest.raises(WorkerError, match=r"1 of 3 parts failed.\nPart 1 on .*IsADirectoryError.*\n.*the same command"):
+    with pytest.raises(WorkerError, match=r"1 of 3 parts failed.\nPart 1 .*IsADirectoryError.*\n.*same command"):
         predict_in_batches(configure(toy_onnx, images, tmp_path))
     for number, rows in ((0, 3), (2, 2)):  # those behind it too
         assert pq.read_metadata(tmp_path / "out" / f"part-0000{number}.parquet").num_rows == rows
@@ -207,7 +207,7 @@ def test_the_rows_of_a_damaged_table_say_so_and_the_others_are_read(toy_onnx: Pa
 def test_a_table_without_the_column_of_the_first_is_refused_at_once(tmp_path: Path):
     pq.write_table(pa.table({"image": [b"1"]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"picture": [b"1"]}), tmp_path / "b.parquet")
-    with pytest.raises(DataError, match=r"b.parquet' has no column 'image' like that of the first file"):
+    with pytest.raises(DataError, match=r"b\.parquet' has no column 'image'"):
         list_inputs(str(tmp_path), part_rows=1)
 
 

@@ -65,7 +65,7 @@ def test_nothing_that_can_be_run_is_a_table_of_reasons(tmp_path: Path, raced: di
 
 def test_a_file_with_another_fixed_batch_is_refused(tmp_path: Path) -> None:
     paths = [save_toy_onnx(tmp_path / "any.onnx"), save_toy_onnx(tmp_path / "three.onnx", batch=3)]
-    with pytest.raises(UsageError, match=r"three.onnx' does not take the inputs of the others, or not batch=1"):
+    with pytest.raises(UsageError, match=r"three\.onnx' .*batch=1"):
         benchmark(paths)
     assert benchmark(paths, batch=3).exit_code == 0
 
@@ -78,7 +78,9 @@ def test_suppression_inside_a_file_is_remarked(tmp_path: Path) -> None:
     assert result.lines()[2].endswith("with the suppression inside the file")
 
 
-def test_a_hint_times_many_requests_side_by_side_and_says_how(tmp_path: Path, raced: dict[str, Any]) -> None:
+def test_a_hint_times_many_requests_side_by_side_and_says_how(
+    tmp_path: Path, raced: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, weights, cores = save_toy_onnx(tmp_path / "toy.onnx"), tmp_path / "toy.pth", read_cpu().usable_cores
     weights.touch()
     result = benchmark([path, weights], hint="throughput")
@@ -91,12 +93,14 @@ def test_a_hint_times_many_requests_side_by_side_and_says_how(tmp_path: Path, ra
     assert arrangement is not None
     assert arrangement.side_by_side == cores
     assert [row["arrangement"] for row in result.to_dict()["rows"]] == [arrangement.name, None]
+    inner = open_model(path)
+    monkeypatch.setattr("boxwright.tasks.benchmark.open_model", lambda *_: inner)
     graph = raced["0"](Tuning())
     pictures = np.zeros((1, 3, 64, 64), np.float32)
     np.testing.assert_array_equal(graph.run([pictures])[0], open_model(path)(pictures))
     graph.close()
     with pytest.raises(CheckpointError, match="closed"):
-        graph._graph.run([pictures])
+        inner.graph.run([pictures])
 
 
 def test_threads_beside_a_hint_are_refused(toy_onnx: Path) -> None:

@@ -52,7 +52,7 @@ def test_our_own_file_keeps_its_classes_size_and_preprocessing(tmp_path: Path, n
 
 
 def test_a_wrong_number_of_names_is_refused(official: Path) -> None:
-    with pytest.raises(UsageError, match="4 class names were given, but the model has 3 classes"):
+    with pytest.raises(UsageError, match=r"4 class names .* 3 classes"):
         read_checkpoint(official, ModelOptions(names=("a", "b", "c", "d")))
 
 
@@ -66,7 +66,7 @@ def test_another_activation_changes_the_network(official: Path) -> None:
 
 def test_a_file_without_weights_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.pth").write_text("hello")
-    with pytest.raises(CheckpointError, match=r"text\.pth' can't be read as a PyTorch checkpoint"):
+    with pytest.raises(CheckpointError, match=r"text\.pth' can't be read"):
         open_model(tmp_path / "text.pth")
     torch.save({"model": {"other.weight": torch.zeros(3)}}, tmp_path / "other.pth")
     with pytest.raises(CheckpointError, match="fits no model of the family"):

@@ -197,7 +197,7 @@ def test_a_plugin_is_shown_with_its_version(tmp_path: Path, monkeypatch: pytest.
 def test_a_device_that_is_not_there_has_no_plan(boxwright: Command) -> None:
     done = boxwright("doctor", "--device", "hpu")
     assert (done.code, done.out) == (1, "")
-    assert "device='hpu' needs habana_frameworks, which is not installed" in done.err
+    assert "'hpu' needs habana_frameworks" in done.err
 
 
 def test_devices_are_listed_by_number(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_an_image_that_is_not_there_is_left_out_and_named(folder: Path, predicto
 def test_a_set_of_which_nothing_can_be_read_is_refused(folder: Path, predictor: Predictor) -> None:
     for path in (folder / "images").iterdir():
         path.write_text("no image")
-    with pytest.raises(DataError, match=r"None of the 5 images could be read.*0001\.png"):
+    with pytest.raises(DataError, match=r"None of the 5 images.*0001\.png"):
         evaluate(predictor, folder)
 
 

@@ -46,7 +46,7 @@ def test_a_bare_name_is_looked_for_in_the_usual_places(
 def test_a_name_without_weights_says_where_they_may_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(CheckpointError, match=r"No weights for 'yolox_s'.*yolox_s\.pth.*'weights'.*Nothing is downl"):
+    with pytest.raises(CheckpointError, match=r"'yolox_s'.*yolox_s\.pth.*'weights'"):
         find_model("yolox_s")
 
 
@@ -131,7 +131,7 @@ def test_a_broken_description_inside_a_file_is_refused(tmp_path: Path, text: str
     model = onnx.load(path)
     model.metadata_props[0].value = text
     onnx.save(model, path)
-    with pytest.raises(CheckpointError, match=r"description inside '.*toy\.onnx' can't be read"):
+    with pytest.raises(CheckpointError, match=r"description inside '.*toy\.onnx'"):
         open_model(path)
 
 
@@ -159,13 +159,13 @@ def test_new_names_replace_the_files_and_drop_its_category_ids(tmp_path: Path) -
 @pytest.mark.parametrize("described", [True, False])
 def test_a_wrong_number_of_names_is_refused(tmp_path: Path, described: bool) -> None:
     path = save_toy_onnx(tmp_path / "toy.onnx", spec=toy_spec() if described else None)
-    with pytest.raises(UsageError, match="2 class names were given, but the model has 3 classes"):
+    with pytest.raises(UsageError, match=r"2 class names .* 3 classes"):
         open_model(path, ModelOptions(names=("a", "b")))
 
 
 def test_a_fixed_input_size_cannot_be_changed(tmp_path: Path) -> None:
     path = save_toy_onnx(tmp_path / "toy.onnx")
-    with pytest.raises(UsageError, match=r"fixed to \(64, 64\); \(96, 64\) can't be used"):
+    with pytest.raises(UsageError, match=r"fixed to \(64, 64\); \(96, 64\)"):
         open_model(path, ModelOptions(size_hw=(96, 64)))
     assert open_model(path, ModelOptions(size_hw=(64, 64))).spec.size_hw == (64, 64)
 
@@ -181,11 +181,11 @@ def test_an_option_that_cannot_apply_is_refused(tmp_path: Path) -> None:
     described = save_toy_onnx(tmp_path / "toy.onnx", spec=toy_spec())
     with pytest.raises(UsageError, match=r"--act 'relu' does not apply to toy\.onnx"):
         open_model(described, ModelOptions(activation="relu"))
-    with pytest.raises(UsageError, match=r"--output-form 'scores' does not apply to toy\.onnx"):
+    with pytest.raises(UsageError, match=r"'scores' does not apply to toy\.onnx"):
         open_model(described, ModelOptions(output="scores"))
     weights = tmp_path / "weights.pth"
     weights.touch()
-    with pytest.raises(UsageError, match=r"--output-form 'decoded' does not apply to weights\.pth"):
+    with pytest.raises(UsageError, match=r"'decoded' does not apply to weights\.pth"):
         open_model(weights, ModelOptions(output="decoded"))
 
 

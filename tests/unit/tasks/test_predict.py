@@ -278,12 +278,12 @@ def test_a_hint_may_mean_processes_of_the_models_own(tmp_path: Path, monkeypatch
 
 
 def test_hints_that_make_no_sense_are_refused(toy_onnx: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"Unknown hint 'fast'. Choose from: latency, throughput"):
+    with pytest.raises(UsageError, match=r"'fast'.* latency, throughput"):
         Predictor.load(toy_onnx, hint="fast")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"hint='latency' chooses the workers itself, but workers=2"):
+    with pytest.raises(UsageError, match=r"hint='latency'.*workers=2"):
         Predictor.load(toy_onnx, workers=2, hint="latency")
     (tmp_path / "weights.pth").touch()
-    with pytest.raises(UsageError, match=r"hint='latency' does not apply to weights.pth"):
+    with pytest.raises(UsageError, match=r"hint='latency'.*weights\.pth"):
         Predictor.load(tmp_path / "weights.pth", hint="latency")
 
 
@@ -297,7 +297,7 @@ def test_impossible_numbers_of_workers_are_refused(toy_onnx: Path) -> None:
 def test_workers_are_for_converted_models(tmp_path: Path) -> None:
     path = tmp_path / "weights.pth"
     path.touch()
-    with pytest.raises(UsageError, match=r"workers=2 does not apply to weights.pth, which runs in PyTorch"):
+    with pytest.raises(UsageError, match=r"workers=2 does not apply to weights\.pth"):
         Predictor.load(path, workers=2)
 
 

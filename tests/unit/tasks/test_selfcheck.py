@@ -96,7 +96,7 @@ def test_the_next_artifact_is_taken_and_it_is_said_why(tmp_path: Path, caplog: p
 
 def test_refusing_is_an_error_that_says_why(tmp_path: Path) -> None:
     bad, good = _write(tmp_path / "a", "wrong"), _write(tmp_path / "b")
-    with pytest.raises(CheckpointError, match="fails its check on this machine: its output is"):
+    with pytest.raises(CheckpointError, match="fails its check"):
         choose_artifact(bad, on_mismatch="refuse", fallback=[good])
     with pytest.raises(CheckpointError, match="Neither do the others"):
         choose_artifact(bad, on_mismatch="fallback", fallback=[bad])

@@ -18,7 +18,7 @@ def configure(tmp_path: Path, **changes: Any) -> TrainConfig:
 
 @pytest.mark.parametrize("strategy", ["subprocess", "spawn"])
 def test_there_is_nothing_to_ship_on_one_machine(tmp_path: Path, strategy: str):
-    with pytest.raises(UsageError, match=f"With '{strategy}' .* there is nothing to ship"):
+    with pytest.raises(UsageError, match=f"'{strategy}'.*nothing to ship"):
         configure(tmp_path, strategy=strategy, ship=True)
 
 

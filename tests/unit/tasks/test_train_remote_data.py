@@ -106,7 +106,7 @@ def test_what_a_killed_process_left_half_done_is_not_used(folder: Path, cache: P
 
 
 def test_what_can_not_be_fetched_is_told(folder: Path, tmp_path: Path, cache: Path):
-    with pytest.raises(DataError, match=r"There is nothing at 'file:///nowhere/set'. Check the address"):
+    with pytest.raises(DataError, match=r"nothing at 'file:///nowhere/set'"):
         fetch("file:///nowhere/set")
     with pytest.raises(DataError, match="neither a folder nor one of"):
         fetch(f"file://{folder}/{ALL[0]}")

@@ -98,7 +98,7 @@ def test_a_copy_that_is_torn_is_not_there(tmp_path: Path, monkeypatch: pytest.Mo
     (here / "weights" / "last.pt").write_text("the second")
     with monkeypatch.context() as patch:
         patch.setattr(type(system), "put_file", lambda self, *args: tear(*args))
-        with pytest.raises(CheckpointError, match=r"last.pt' could not be written: the line is down"):
+        with pytest.raises(CheckpointError, match=r"last\.pt' .*the line is down"):
             store.push()
         store.try_push()  # a warning
 
