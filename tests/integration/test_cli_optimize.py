@@ -166,7 +166,7 @@ def test_the_ancestors_spelling_works_and_scored_images_that_calibrate_are_named
     )
     assert done.code == 0, done.err
     assert "batch 4" in done.out
-    assert "of the scored images, for want of others" in done.out
+    assert "of the scored images, because there are no others" in done.out
     assert "calibrated on images that are scored too" in done.err
     assert "best: original in" in done.out
 

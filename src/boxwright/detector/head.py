@@ -12,7 +12,7 @@ from boxwright.detector.blocks import ConvBlock, conv_block
 
 
 class RawOutputs(NamedTuple):
-    """What the network says of each of the A grid cells, before sigmoid and decoding.
+    """The network's output for each of the A grid cells, before sigmoid and decoding.
 
     The three stay apart: a loss reads them one by one, and a quantiser must not give boxes and scores one scale.
     """
@@ -29,7 +29,7 @@ class RawOutputs(NamedTuple):
 
 
 class DecoupledHead(nn.Module):
-    """One stem and two branches a level."""
+    """One stem and two branches per level."""
 
     def __init__(self, num_classes: int, channels: Sequence[int], hidden: int, *, act: str, depthwise: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The YOLOX family by size: one function a model.
+"""The YOLOX family by size: one function per model.
 
 Example:
     >>> model = yolox_nano(num_classes=3)

@@ -88,7 +88,7 @@ class HpuDevice(Device):
         for name, file in self._variables.items():
             if name != LAZY_MODE and Path(os.environ.get(name, "")).resolve() != Path(file):
                 raise UsageError(
-                    f"The Gaudi plugin is already loaded, and reads lists of operations such as {file!r} only then. "
+                    f"The Gaudi plugin is already loaded, too late for the list of operations {file!r}. "
                     f"Set {name}={file} in the environment and restart the program."
                 )
 

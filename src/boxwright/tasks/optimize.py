@@ -271,7 +271,7 @@ def _find_calibration(
     if training is not None:
         return image_paths(training), "training images"
     if scored is not None:
-        return image_paths(scored), "of the scored images, for want of others (give --calibration PATH)"
+        return image_paths(scored), "of the scored images, because there are no others (give --calibration PATH)"
     return [], ""
 
 

@@ -192,7 +192,7 @@ def test_an_empty_file_gives_the_defaults(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("data: d\nmax_epch: 3\n", "run.yaml': 'max_epch'. Did you mean 'max_epoch'"),
+        ("data: d\nmax_epch: 3\n", "run.yaml': .*'max_epch'. Did you mean 'max_epoch'"),
         ("data: d\n1: 3\n", "Unknown key '1'"),
         ("<<: {data: d}\n", "Unknown key '<<'"),
         ("data: d\nname: 12\n", "name=12 .* str"),

@@ -163,7 +163,7 @@ class PartWorker:
             pq.write_table(table, file)
             write_whole(settings.out, part.name, file)
         except (BoxwrightError, OSError) as error:
-            # If it were raised, the engine would retry it and wrap it into pages of its own.
+            # If it were raised, the engine would retry it and wrap it into its own long trace.
             failure = f"{type(error).__name__}: {error}"
             return PartResult(part=part.number, process=process, loaded=loaded, failure=failure)
         return PartResult(

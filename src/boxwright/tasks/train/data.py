@@ -150,7 +150,7 @@ def _earlier_report(records: Records, config: TrainConfig) -> CheckReport | None
 
 
 def choose_policy(config: TrainConfig, *, multiscale: bool, most_sizes: int | None = None) -> AugmentPolicy:
-    """Return how images are changed, as the model's policy and the config say, in at most so many sizes."""
+    """Return how images are changed, as the model's policy and the config say, in at most `most_sizes` sizes."""
     policy = policy_for(config.model) if config.mosaic else policy_for(config.model).no_aug()
     if not config.augment:
         policy = replace(policy.no_aug(), hsv_prob=0.0, flip_prob=0.0, multiscale=None)
