@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: help setup demo test test-engines test-cuda check unit test-ipex fmt bench clean
+.PHONY: help setup demo test test-engines test-cuda check unit test-ipex fmt bench fuzz chaos clean
 
 help:
 	@echo "make demo    train, score and optimise on generated scenes; no data and no network needed"
@@ -14,6 +14,8 @@ help:
 	@echo "make setup   create the virtual environment (the others do it if it is missing)"
 	@echo "make check   lint, types and contracts only"
 	@echo "make fmt     format the code"
+	@echo "make fuzz    hunt for faults with spoilt files and odd commands (SECONDS=600 SEED=n RESUME=1)"
+	@echo "make chaos   kill commands and their processes at seeded moments (SEED=n MOMENTS=20)"
 	@echo "make bench   the benchmarks: ratios to a baseline of the same run"
 	@echo "make test-ipex  the tests of Intel's extension, in their own environment (torch 2.8, several GB)"
 	@echo "make clean   remove the virtual environment and all caches"
@@ -49,9 +51,19 @@ unit: setup
 	$(PYTEST) -m "engines and not more" tests/contract tests/integration
 
 # Real clusters on this machine: Ray with several nodes, Spark with a master and two workers (Java 17 is needed). It kills
-# workers at more moments than `make test`; `python tests/chaos/engines.py` has ten of each.
+# workers at more moments than `make test`; `make chaos` has more.
 test-engines: setup
 	$(PYTEST) -m "engines or more" tests/contract tests/integration
+
+# What they find is kept in runs/fuzz/findings and runs/chaos.
+SECONDS = 600
+MOMENTS = 20
+
+fuzz: setup
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(RESUME),--resume)
+
+chaos: setup
+	$(BIN)/python -m tests.chaos --moments $(MOMENTS) $(if $(SEED),--seed $(SEED))
 
 # Intel's extension ends the interpreter on any other torch than its own.
 test-ipex:

@@ -1,21 +1,14 @@
-"""python tests/chaos/engines.py [--moments 10] [--engines ray spark]
+"""Kills workers, Ray nodes and Spark executors at seeded steps of a small training, and commands on a cluster."""
 
-Kill workers, Ray nodes and Spark executors at seeded steps of a small training, and check that each run ends with the
-weights of an undisturbed one. Prints one line per kill; exits with 1 if any run did not recover. Too slow for CI, where
-three workers, nodes and executors are killed (more of them in `make test-engines`). The times are not a measurement.
-"""
-
-import argparse
 import itertools
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
+from chaos.commands import kill_at_moments
+from chaos.jobs import make_jobs
 from support.clusters import RayCluster, start_spark
 from support.faults import Learning, Victim, find_orphans, learn_undisturbed
 
@@ -29,14 +22,11 @@ ONCE = Restart(max_restarts=1)
 
 
 @contextmanager
-def on_ray() -> Iterator[tuple[Launcher, RayCluster]]:
-    from boxwright.launchers.ray_ import RayLauncher, open_ray
-
+def ray_nodes() -> Iterator[RayCluster]:
     cluster = RayCluster()
     try:
         cluster.complete()
-        with open_ray(cluster.address):
-            yield RayLauncher(cores_per_worker=1, restart=ONCE), cluster
+        yield cluster
     finally:
         cluster.close()
 
@@ -51,45 +41,63 @@ def on_spark(folder: Path) -> Iterator[Launcher]:
 
 
 def try_it(launcher: Launcher, victim: Victim, seed: int, expected: list[float]) -> bool:
+    """Run a training that loses a part once, and return whether it ends with the weights of an undisturbed one."""
     with tempfile.TemporaryDirectory() as folder:
         job = Learning.with_seed(Path(folder), victim, seed)
         start_s = time.monotonic()
         try:
             weights, attempts = launcher.run(job, WORKERS)
-            outcome = "recovered" if (weights, attempts) == (expected, 1) else f"differs (attempt {attempts})"
+            outcome = "well" if (weights, attempts) == (expected, 1) else f"differs (attempt {attempts})"
         except WorkerError as error:
             outcome = f"failed: {str(error).partition(chr(10))[0]}"
         orphans = find_orphans(Path(folder))
     if orphans:
         outcome += f", orphans {orphans}"
     took_s = time.monotonic() - start_s
-    print(
-        f"{launcher.name:6} {victim:9} seed {seed:3} step {job.moments[0][0]:2}: {outcome} ({took_s:.0f} s)", flush=True
-    )
-    return outcome == "recovered"
+    print(f"{launcher.name} train: {victim} at step {job.moments[0][0]}: {outcome} ({took_s:.0f} s)", flush=True)
+    return outcome == "well"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--moments", type=int, default=10)
-    parser.add_argument("--engines", nargs="+", default=["ray", "spark"], choices=["ray", "spark"])
-    args = parser.parse_args()
+def kill_on_ray(stack: ExitStack, inputs: Path, kinds: list[str], *, seed: int, moments: int) -> dict[str, list[bool]]:
+    """Kill ranks and nodes of a training, then the commands and workers of a batch prediction, on one cluster.
+
+    Args:
+        stack: closes the cluster.
+        inputs: the files of the jobs.
+        kinds: "Ray train" and "Ray batch", or one of them.
+        seed: chooses the moments.
+        moments: kills of a training; a batch prediction has half as many, and Spark's the other half.
+    """
+    from boxwright.launchers.ray_ import RayLauncher, open_ray
+
+    cluster = stack.enter_context(ray_nodes())
+    results: dict[str, list[bool]] = {}
+    if "Ray batch" in kinds:
+        job = next(job for job in make_jobs(inputs, cluster.address) if job.name == "Ray batch")
+        results[job.name] = kill_at_moments(job, inputs, seed=seed, moments=moments // 2)
+    if "Ray train" in kinds:
+        expected = _learn()
+        with open_ray(cluster.address):
+            launcher = RayLauncher(cores_per_worker=1, restart=ONCE)
+            results["Ray train"] = []
+            for victim, at in _plan(("rank", "node"), seed, moments):
+                cluster.complete()
+                results["Ray train"].append(try_it(launcher, victim, at, expected))
+    return results
+
+
+def kill_on_spark(*, seed: int, moments: int) -> list[bool]:
+    """Kill ranks and executors of a training."""
+    expected = _learn()
+    with tempfile.TemporaryDirectory() as folder, on_spark(Path(folder)) as launcher:
+        return [try_it(launcher, victim, at, expected) for victim, at in _plan(("rank", "executor"), seed, moments)]
+
+
+def _plan(victims: tuple[Victim, ...], seed: int, moments: int) -> Iterator[tuple[Victim, int]]:
+    turns = itertools.cycle(victims)
+    return ((next(turns), 1000 * seed + number // len(victims)) for number in range(moments))
+
+
+def _learn() -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
-        expected = learn_undisturbed(Path(folder))
-    results = []
-    if "ray" in args.engines:
-        with on_ray() as (launcher, cluster):
-            for seed in range(args.moments):
-                for victim in ("rank", "node"):
-                    cluster.complete()
-                    results.append(try_it(launcher, victim, seed, expected))
-    if "spark" in args.engines:
-        with tempfile.TemporaryDirectory() as folder, on_spark(Path(folder)) as launcher:
-            moments = itertools.product(range(args.moments), ("rank", "executor"))
-            results += [try_it(launcher, victim, seed, expected) for seed, victim in moments]
-    print(f"{sum(results)} of {len(results)} recovered")
-    return 0 if all(results) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        return learn_undisturbed(Path(folder))

@@ -1,0 +1,1 @@
+"""Kills commands and their processes at seeded moments, and checks what is left. `make chaos` runs it."""

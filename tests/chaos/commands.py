@@ -1,0 +1,149 @@
+"""Kills one command, or a process of it, at a moment of its life, and runs it again."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from chaos.jobs import Job
+from chaos.leftovers import find_torn, wait_for_orphans
+
+CODES = range(7)
+_LIMIT_S = 180.0
+
+
+@dataclass
+class Undisturbed:
+    """How long a job takes, and what it gives."""
+
+    seconds: float
+    result: Any
+
+
+def start(words: list[str], folder: Path, name: str) -> subprocess.Popen[bytes]:
+    """Start a command in a session of its own, with what it prints in a file."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp")}
+    for place in ("home", "tmp"):
+        (folder / place).mkdir(parents=True, exist_ok=True)
+    with (folder / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "boxwright", *words],
+            cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+
+
+def run_undisturbed(job: Job, folder: Path) -> Undisturbed:
+    """Run a job to its end."""
+    begin_s = time.monotonic()
+    code = start(job.first(folder), folder, "first").wait()
+    assert code == 0, f"{job.name} fails by itself: {(folder / 'first.log').read_text()[-2000:]}"
+    return Undisturbed(time.monotonic() - begin_s, job.result(folder))
+
+
+def choose(job: Job, seed: int, moment: int, moments: int) -> tuple[float, str, signal.Signals]:
+    """Return when in the life of a job, what is killed, and by which signal; the moments are spread over its life."""
+    rng = random.Random(f"{seed}:{job.name}:{moment}")
+    share = (moment + rng.random()) / moments * 0.97
+    victim = "child" if job.has_children and moment % 2 else "parent"
+    return share, victim, signal.SIGTERM if moment // 2 % 2 else signal.SIGKILL
+
+
+def try_moment(job: Job, folder: Path, whole: Undisturbed, plan: tuple[float, str, signal.Signals]) -> list[str]:
+    """Kill a job once, look at what is left, run it again, and return what was wrong."""
+    share, victim, number = plan
+    known = {child.pid for child in psutil.Process().children(recursive=True)}
+    process = start(job.first(folder), folder, "first")
+    try:
+        process.wait(share * whole.seconds)
+        over = True
+    except subprocess.TimeoutExpired:
+        over = False
+        target = _find_victim(process.pid, victim, job.child_name)
+        target.send_signal(number)
+    try:
+        code = process.wait(_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return [f"it did not end in {_LIMIT_S:.0f} s", *wait_for_orphans(known, 5)]
+    hit_parent = not over and target.pid == process.pid
+    faults = [f"left a process: {one}" for one in wait_for_orphans(known)]
+    log = (folder / "first.log").read_text(errors="replace")
+    if hit_parent:
+        allowed = {-signal.SIGKILL} if number == signal.SIGKILL else {-signal.SIGTERM, 128 + signal.SIGTERM}
+    else:
+        allowed = {*CODES, 128 + signal.SIGTERM}
+    if code not in (*allowed, 0):
+        faults.append(f"exit code {code}")
+    if "Traceback (most recent call last)" in log:
+        faults.append(f"traceback: {log.strip().splitlines()[-1][:150]}")
+    faults += find_torn(folder, drafts=number == signal.SIGKILL)
+    if number == signal.SIGTERM:
+        left = [path.name for path in (folder / "tmp").iterdir() if path.name != ".ses"]  # that is ONNX Runtime's
+        faults += [f"left {name} in the folder for temporary files" for name in left]
+    return faults + _run_again(job, folder, whole)
+
+
+def _find_victim(pid: int, victim: str, name: str) -> psutil.Process:
+    """Return the process itself, or the youngest of those that do its work; itself too where there is none yet."""
+    parent = psutil.Process(pid)
+    if victim == "parent":
+        return parent
+    if name:
+        children = [one for one in psutil.process_iter(["name"]) if (one.info["name"] or "").startswith(name)]
+    else:
+        children = [one for one in parent.children(recursive=True) if not _is_helper(one)]
+    return children[-1] if children else parent
+
+
+def _is_helper(process: psutil.Process) -> bool:
+    try:
+        words = " ".join(process.cmdline())
+    except psutil.Error:
+        return True
+    return not words or "resource_tracker" in words
+
+
+def _run_again(job: Job, folder: Path, whole: Undisturbed) -> list[str]:
+    process = start(job.again(folder), folder, "again")
+    try:
+        code = process.wait(_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return ["the second run did not end"]
+    if code:
+        return [f"the second run ended with exit code {code}: {(folder / 'again.log').read_text().strip()[-300:]}"]
+    try:
+        return [] if job.result(folder) == whole.result else ["the second run has another result"]
+    except Exception as error:  # noqa: BLE001 - whatever it is, the result is not there
+        return [f"the second run has no result: {error!r}"]
+
+
+def kill_at_moments(job: Job, inputs: Path, *, seed: int, moments: int, only: int | None = None) -> list[bool]:
+    """Kill a job at each of its moments, print a line for each, and return which went well."""
+    base = inputs.parent / job.name.replace(" ", "_")
+    shutil.rmtree(base, ignore_errors=True)
+    (base / "whole").mkdir(parents=True)
+    whole = run_undisturbed(job, base / "whole")
+    results = []
+    for moment in range(moments) if only is None else [only]:
+        folder = base / str(moment)
+        folder.mkdir()
+        plan = choose(job, seed, moment, moments)
+        begin_s = time.monotonic()
+        faults = try_moment(job, folder, whole, plan)
+        took_s = time.monotonic() - begin_s
+        what = f"{plan[2].name} to the {plan[1]} at {plan[0] * whole.seconds:.1f} of {whole.seconds:.1f} s"
+        print(f"{job.name} {moment}: {what}: {'; '.join(faults) or 'well'} ({took_s:.0f} s)", flush=True)
+        results.append(not faults)
+        if not faults:
+            shutil.rmtree(folder)
+    return results
