@@ -19,13 +19,18 @@ def class_colour(class_id: int) -> tuple[int, int, int]:
 
 
 def draw_detections(image: NDArray[np.uint8], detections: Detections, *, scores: bool = True) -> NDArray[np.uint8]:
-    """Return a copy of a BGR image with boxes, class names and scores; the best boxes are on top."""
+    """Return a copy of a BGR image with boxes, class names and scores; the best boxes are on top.
+
+    The image may be smaller or larger than the one that the detections belong to: boxes are scaled to it.
+    """
     canvas = image.copy()
     height, width = canvas.shape[:2]
+    full_h, full_w = detections.size_hw
+    boxes = detections.boxes_xyxy * np.array([width / full_w, height / full_h] * 2, np.float32)
     scale = max(min(height, width) / 1000, 0.35)
     thick = max(round(scale * 2.5), 1)
     for at in np.argsort(detections.scores, kind="stable"):
-        x1, y1, x2, y2 = (round(float(v)) for v in detections.boxes_xyxy[at])
+        x1, y1, x2, y2 = (round(float(v)) for v in boxes[at])
         class_id = int(detections.class_ids[at])
         colour = class_colour(class_id)
         cv2.rectangle(canvas, (x1, y1), (x2, y2), colour, thick, cv2.LINE_AA)

@@ -31,6 +31,13 @@ def test_a_box_is_drawn_in_the_colour_of_its_class_and_the_image_stays_as_it_was
     assert not picture[190:].any()
 
 
+def test_boxes_are_scaled_to_a_picture_of_another_size() -> None:
+    picture = draw_detections(np.zeros((100, 50, 3), np.uint8), _found((50, 100, 150, 180)))
+    assert _near(picture[90, 25], class_colour(0))
+    assert _near(picture[70, 38], class_colour(0)) or _near(picture[70, 37], class_colour(0))
+    assert not picture[95:].any()
+
+
 def test_without_detections_the_picture_is_the_image() -> None:
     image = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
     picture = draw_detections(image, _found())
