@@ -2,8 +2,8 @@
 
 Change `from torchvision import transforms` to `from boxwright.vision import transforms`. What is different:
 
-* Images go in as Pillow images, arrays (HWC or HW; RGB, 8-bit) or tensors (CHW); they come out as arrays, or as tensors
-  if they went in as tensors. `ToPILImage` makes Pillow images.
+* Images are Pillow images, arrays (HWC or HW; RGB, 8-bit) or tensors (CHW), and come out as the kind that went in.
+  Arrays are the fastest; the data sets of `boxwright.vision` give them.
 * Image tensors are single images; call a transform on each image of a batch. `Normalize` and `RandomErasing` take
   batches too.
 * `antialias=False` applies to every image; torchvision can't switch antialiasing off for Pillow images.

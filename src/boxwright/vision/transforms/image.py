@@ -87,7 +87,10 @@ def as_pixels(image: Any) -> Pixels:
 
 
 def apply(image: Any, change: Callable[[Pixels], Pixels]) -> Any:
-    """Return what `change` makes of the image: a CHW tensor for a tensor, else an array."""
+    """Return what `change` makes of the image, as the kind it was: a CHW tensor, a Pillow image or an array."""
+    if is_pil(image):
+        pixels = as_pixels(image)
+        return _as_pil(change(pixels).astype(pixels.dtype, copy=False), image)
     if not isinstance(image, torch.Tensor):
         return change(as_pixels(image))
     if image.ndim not in (2, 3) or 0 in image.shape:
@@ -105,6 +108,20 @@ def apply(image: Any, change: Callable[[Pixels], Pixels]) -> Any:
     if not flat:
         changed = (changed[..., None] if changed.ndim == 2 else changed).transpose(2, 0, 1)
     return torch.from_numpy(np.array(changed, order="C"))
+
+
+def _as_pil(pixels: Pixels, original: Any) -> Any:
+    """Return pixels as a Pillow image in the mode of the original or, with other channels, in grey or RGB."""
+    flat = pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels
+    count = channels(flat)
+    mode = original.mode if count == len(original.getbands()) else {1: "L", 3: "RGB"}[count]
+    raw = "L" if mode == "1" else mode
+    image = pillow().frombytes(raw, (flat.shape[1], flat.shape[0]), np.ascontiguousarray(flat).tobytes())
+    if mode == "1":
+        return image.convert("1", dither=0)
+    if mode == "P":
+        image.putpalette(original.getpalette())
+    return image
 
 
 def dimensions(image: Any) -> tuple[int, int, int]:
