@@ -1,7 +1,9 @@
-"""Files that appear whole or not at all, locks between processes, and folders with links."""
+"""Files that appear whole or not at all, locks between processes, folders with links, and what is no file at all."""
 
+import errno
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -9,6 +11,49 @@ from math import inf
 from pathlib import Path
 
 _RETRY_S = 0.2
+_KINDS = {
+    stat.S_IFIFO: "a FIFO (named pipe)", stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
+}  # fmt: skip
+
+
+def require_file(path: str | os.PathLike[str]) -> int:
+    """Check that a path leads to a regular file, before anything opens it, and return its size in bytes.
+
+    Opening a FIFO waits for somebody who writes to it, and a device such as /dev/zero never ends. Links are followed.
+
+    Raises:
+        OSError: there is no file, or it is a FIFO, a socket or a device, which `strerror` says.
+    """
+    found = os.stat(path)
+    kind = _KINDS.get(stat.S_IFMT(found.st_mode))
+    if kind is not None:
+        raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", os.fspath(path))
+    return found.st_size
+
+
+def read_bytes(path: str | os.PathLike[str], *, max_bytes: float = inf) -> bytes:
+    """Return the content of a regular file.
+
+    Raises:
+        OSError: it can't be read, it is not a regular file (see `require_file`), or it has more than `max_bytes`.
+    """
+    size = require_file(path)
+    if size > max_bytes:
+        raise OSError(errno.EFBIG, f"it has {size:,} bytes, and at most {max_bytes:,.0f} are read", os.fspath(path))
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def is_inside(path: str | os.PathLike[str], *folders: str | os.PathLike[str]) -> bool:
+    """Return whether a path lies in one of the folders by its name alone: `..` counts, links are not followed.
+
+    Example:
+        >>> is_inside("/set/images/../a.jpg", "/set"), is_inside("/set/../a.jpg", "/set"), is_inside("/sets", "/set")
+        (True, False, False)
+    """
+    name = os.path.abspath(path)
+    return any(name == top or name.startswith(os.path.join(top, "")) for top in map(os.path.abspath, folders))
 
 
 def write_whole(path: Path, data: bytes | memoryview | str) -> None:

@@ -9,19 +9,28 @@ import yaml
 
 from boxwright.core.errors import UsageError
 
+_MOST_VALUES = 200_000
+
 
 def dump(values: Mapping[str, Any]) -> str:
     """Return plain values as YAML text."""
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
-def parse(text: str) -> Any:
+def parse(text: str, *, plain: bool = False) -> Any:
     """Return the value of a YAML text.
 
+    Args:
+        text: YAML.
+        plain: leave every scalar as it is written: `no`, `012`, `1e3` and `null` are text. Merges (`<<`) are known.
+
     Raises:
-        yaml.YAMLError: it is not YAML.
+        yaml.YAMLError: it is not YAML, is nested too deeply, or grows beyond measure when its aliases are replaced.
     """
-    return yaml.load(text, Loader=_Loader)
+    try:
+        return yaml.load(text, Loader=_PlainLoader if plain else _Loader)
+    except RecursionError as error:
+        raise yaml.MarkedYAMLError(problem="it is nested too deeply") from error
 
 
 def read_file(path: Path) -> Mapping[Any, Any]:
@@ -50,7 +59,16 @@ def read_file(path: Path) -> Mapping[Any, Any]:
     return values
 
 
-class _Loader(yaml.SafeLoader):
+class _Strict(yaml.SafeLoader):
+    """Refuses repeated keys, and aliases that repeat what they name without measure: ten lines can mean 9^10 values."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        """Return the document's root."""
+        root = super().get_single_node()
+        if root is not None:
+            _count(root, {})
+        return root
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Return a mapping; a repeated key is an error."""
         seen: set[str] = set()
@@ -66,6 +84,31 @@ class _Loader(yaml.SafeLoader):
             return super().construct_object(node, deep=deep)
         except (ValueError, KeyError, AttributeError) as error:  # `!!int x`, `!!timestamp x`, a number of 5,000 digits
             raise _broken("unreadable value", node) from error
+
+
+class _Loader(_Strict):
+    """Knows the numbers and booleans of version 1.2."""
+
+
+class _PlainLoader(_Strict):
+    """Knows no numbers, booleans or nulls."""
+
+
+def _count(node: yaml.Node, known: dict[int, int]) -> int:
+    """Return how many values a node has when all aliases are replaced."""
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    if id(node) in known:
+        if not known[id(node)]:
+            raise _broken("an alias inside of what it names", node)
+        return known[id(node)]
+    known[id(node)] = 0  # not known yet
+    parts = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+    total = 1 + sum(_count(part, known) for part in parts)
+    if total > _MOST_VALUES:
+        raise _broken(f"more than {_MOST_VALUES:,} values, counting what its aliases repeat", node)
+    known[id(node)] = total
+    return total
 
 
 class _Dumper(yaml.SafeDumper):
@@ -86,7 +129,8 @@ def _broken(problem: str, node: yaml.Node) -> yaml.constructor.ConstructorError:
     return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
-_Loader.yaml_implicit_resolvers = {}
+_Loader.yaml_implicit_resolvers, _PlainLoader.yaml_implicit_resolvers = {}, {}
+_PlainLoader.add_implicit_resolver("tag:yaml.org,2002:merge", re.compile("^<<$"), ["<"])
 _Dumper.add_representer(list, _Dumper.represent_flat_list)
 _Dumper.add_representer(str, _Dumper.represent_text)
 for _tag, _pattern, _first in (

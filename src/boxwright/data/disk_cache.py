@@ -21,6 +21,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.core.environment import cache_folder
 from boxwright.core.errors import DataError
 from boxwright.core.files import whole_file
 from boxwright.core.log import get_logger
@@ -49,15 +50,14 @@ def map_tiles(files: FileTiles, *, folder: PathText | None, threads: int, spare_
     Args:
         files: where tiles come from.
         folder: of the cache's files; by default `.boxwright` in the folder of the images or, where that can't be
-            written, `~/.cache/boxwright`.
+            written, `~/.cache/boxwright` (BOXWRIGHT_CACHE moves it).
         threads: how many images to decode at once while the cache is made.
         spare_bytes: how much of the disk to leave free.
     """
     height, width = files.size_hw
     root = os.path.abspath(files.records.root)
     name = hashlib.sha256(root.encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    beside, home = Path(root, ".boxwright"), Path.home() / ".cache" / "boxwright"
-    for place in (beside, home) if folder is None else (Path(folder),):
+    for place in (Path(root, ".boxwright"), cache_folder()) if folder is None else (Path(folder),):
         file = place / f"tiles-{height}x{width}-{name}.npz"
         try:
             place.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Folders of this machine: temporary ones of a launch or of several processes, and the cache."""
+"""Temporary folders of this machine: of a launch, or of several processes."""
 
 import fcntl
 import os
@@ -9,9 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-CACHE = "BOXWRIGHT_CACHE"
-"""The variable that names the folder for what is kept between runs, instead of `~/.cache/boxwright`."""
 
 _PREFIX = "boxwright-launch-"
 _LOCK = "lock"
@@ -39,12 +36,6 @@ def shared_folder(key: str) -> Iterator[Path]:
     """
     with _locked_folder(f"shared-{key}") as folder:
         yield folder
-
-
-def cache_folder(name: str) -> Path:
-    """Return the folder for one kind of things that are kept between runs; BOXWRIGHT_CACHE moves all of them."""
-    root = os.environ.get(CACHE)
-    return (Path(root) if root else Path.home() / ".cache" / "boxwright") / name
 
 
 @contextmanager

@@ -11,7 +11,9 @@ from typing import Any
 from boxwright.core import catalogue
 from boxwright.core.coco_classes import COCO_CATEGORY_IDS, COCO_NAMES
 from boxwright.core.cpu import read_cpu
+from boxwright.core.environment import cache_folder
 from boxwright.core.errors import CheckpointError, UsageError, suggest
+from boxwright.core.files import require_file
 from boxwright.core.log import get_logger
 from boxwright.core.packages import require
 from boxwright.core.spec import OutputForm, Preprocessing, Spec
@@ -67,9 +69,13 @@ def find_model(model: str | Path) -> Path:
     known = catalogue.names("model")
     # A folder of weights may have the model's name; then it is a place to search, not the model.
     if os.path.exists(path) and (name not in known or path.is_file() or is_artifact(path)):
+        try:
+            require_file(path)
+        except OSError as error:
+            raise CheckpointError(f"{str(path)!r} can't be a model: {error.strerror}. Check the path.") from error
         return path
     if name in known:
-        places = [Path(), Path(name), Path("weights"), Path("weights") / name, Path("~/.cache/boxwright").expanduser()]
+        places = [Path(), Path(name), Path("weights"), Path("weights") / name, cache_folder()]
         for place in places:
             for suffix in _SUFFIXES:
                 if (place / f"{name}{suffix}").is_file():

@@ -225,6 +225,9 @@ def test_where_the_data_can_not_be_written_it_lies_in_the_home_folder(
     (records.root / ".boxwright").touch()  # in the way, as permissions would be
     assert_same_tiles(opened(records, None), records)
     assert data_file(tmp_path / "home" / ".cache" / "boxwright").exists()
+    monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path / "moved"))
+    assert_same_tiles(opened(records, None), records)
+    assert data_file(tmp_path / "moved").exists()
 
 
 def test_an_image_that_can_not_be_read_is_left_out(records: Records, tmp_path: Path) -> None:

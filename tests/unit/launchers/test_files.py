@@ -14,7 +14,7 @@ import pytest
 
 from boxwright.core.errors import UsageError
 from boxwright.launchers.files import carried_file, check_files, receiving
-from boxwright.launchers.folder import cache_folder, launch_folder, shared_folder
+from boxwright.launchers.folder import launch_folder, shared_folder
 
 
 @pytest.fixture(autouse=True)
@@ -145,10 +145,3 @@ def test_files_that_can_not_be_sent_are_refused(tmp_path: Path):
         check_files([tmp_path / "x", tmp_path / "a" / "x"])
     with pytest.raises(UsageError, match="No file 'x'"):
         carried_file("x")
-
-
-def test_the_cache_can_be_moved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path))
-    assert cache_folder("data") == tmp_path / "data"
-    monkeypatch.delenv("BOXWRIGHT_CACHE")
-    assert cache_folder("data") == Path.home() / ".cache" / "boxwright" / "data"

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,23 @@ def test_a_bare_name_is_looked_for_in_the_usual_places(
     file.touch()
     assert find_model("yolox_nano") == file
     assert find_model("YOLOX-Nano") == file
+
+
+def test_a_bare_name_is_looked_for_in_the_cache_wherever_that_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path / "moved"))
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "moved/yolox_nano.pth").touch()
+    assert find_model("yolox_nano") == tmp_path / "moved/yolox_nano.pth"
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pth", ".safetensors", ""])
+def test_a_fifo_is_no_model(tmp_path: Path, suffix: str) -> None:
+    os.mkfifo(tmp_path / f"a{suffix}")
+    with pytest.raises(CheckpointError, match="it is a FIFO"):
+        find_model(tmp_path / f"a{suffix}")
 
 
 def test_a_name_without_weights_says_where_they_may_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,6 +151,38 @@ def test_hostile_members_of_a_zip_file_are_refused(tmp_path: Path):
     assert names(tmp_path) == ["bad.zip"]
 
 
+def test_an_archive_that_grows_beyond_measure_is_refused(tmp_path: Path):
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w") as zipped:
+        zipped.writestr("a.jpg", b"small")
+        zipped.infolist()[0].file_size = 1 << 40  # what the directory says
+    with tarfile.open(tmp_path / "bomb.tgz", "w:gz") as tar:
+        member = tarfile.TarInfo("a.jpg")
+        member.size = 1 << 40  # the header alone says it
+        tar.addfile(member)
+    for name in ("bomb.zip", "bomb.tgz"):
+        with pytest.raises(DataError, match=r"is not unpacked: it holds more than 1\.1 GB"):
+            unpack(tmp_path / name, tmp_path / "out")
+    assert names(tmp_path / "out") == []
+
+
+def test_a_tar_file_with_an_endless_name_is_refused(tmp_path: Path):
+    with tarfile.open(tmp_path / "name.tgz", "w:gz", format=tarfile.GNU_FORMAT) as tar:
+        tar.addfile(tarfile.TarInfo("a" * (2 << 20)))
+    with pytest.raises(DataError, match="a name or header of"):
+        unpack(tmp_path / "name.tgz", tmp_path / "out")
+
+
+def test_a_fifo_is_left_out_when_a_folder_is_fetched_or_packed(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    os.mkfifo(folder / "images/train/c.jpg")
+    assert names(fetch(f"file://{folder}")) == ALL
+    pack(folder, tmp_path / "packed.tar")
+    unpack(tmp_path / "packed.tar", tmp_path / "out")
+    assert names(tmp_path / "out") == ALL
+    assert caplog.text.count("it is a FIFO") == 2
+
+
 def test_packing_follows_links_and_leaves_out_what_is_not_data(folder: Path, tmp_path: Path):
     elsewhere = tmp_path / "elsewhere.jpg"
     elsewhere.write_text("linked")

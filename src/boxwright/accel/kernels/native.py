@@ -8,6 +8,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from boxwright.core.environment import cache_folder
 from boxwright.core.log import get_logger
 
 _log = get_logger(__name__)
@@ -25,7 +26,7 @@ def load_kernels() -> ctypes.CDLL | None:
         _log.info("No C compiler (cc, gcc, clang) was found: training uses PyTorch's own, slower operators.")
         return None
     try:
-        return ctypes.CDLL(str(_build(compiler, Path("~/.cache/boxwright/kernels").expanduser())))
+        return ctypes.CDLL(str(_build(compiler, cache_folder("kernels"))))
     except (OSError, subprocess.SubprocessError) as error:
         reason = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else str(error)
         _log.warning("The training kernels could not be built (PyTorch's own operators run instead): %s", reason)

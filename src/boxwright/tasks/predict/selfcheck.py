@@ -16,6 +16,7 @@ from typing import Literal
 
 from boxwright.core import catalogue
 from boxwright.core.cpu import read_cpu
+from boxwright.core.environment import cache_folder
 from boxwright.core.errors import CheckpointError, MissingDependencyError, UsageError, check_choice
 from boxwright.core.files import write_whole
 from boxwright.core.log import get_logger
@@ -46,7 +47,7 @@ def check_artifact(folder: Path, *, timeout_s: float = _TIMEOUT_S) -> Artifact:
     artifact = read_artifact(folder)
     if catalogue.find("runtime", artifact.choice.runtime).missing():
         catalogue.load("runtime", artifact.choice.runtime)  # raises with the pip command
-    memory = Path.home() / ".cache" / "boxwright" / "checks" / f"{_key(artifact)}.json"
+    memory = cache_folder("checks") / f"{_key(artifact)}.json"
     if not memory.is_file():
         if fault := _run_child(folder, timeout_s):
             raise CheckpointError(fault)

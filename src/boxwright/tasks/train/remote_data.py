@@ -16,12 +16,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from boxwright.accel.places import is_url, open_place
+from boxwright.core.environment import cache_folder
 from boxwright.core.errors import DataError
-from boxwright.core.files import locked, walk_once, whole_file
+from boxwright.core.files import locked, require_file, walk_once, whole_file
 from boxwright.core.log import get_logger
 from boxwright.data.formats import find_layout
 from boxwright.launchers.files import carried_file
-from boxwright.launchers.folder import cache_folder
 from boxwright.tasks.train.config import TrainConfig
 from boxwright.tasks.train.run_store import file_marks, inside
 
@@ -38,6 +38,13 @@ _BROKEN = (
     tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, RuntimeError, NotImplementedError,
 )  # fmt: skip
 _AT_ONCE = 256
+# An archive is refused if it grows more than this many times, and beyond this size: images hardly shrink when packed.
+_MOST_GROWTH, _SMALL = 100, 1 << 30
+_MOST_MEMBERS = 20_000_000
+_MOST_NAME = 1 << 20  # bytes of a long name or of extra headers in a tar file, which are read into memory
+_NAME_TYPES = (
+    tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
+)  # fmt: skip
 
 
 def open_data(config: TrainConfig) -> Path:
@@ -105,10 +112,23 @@ def _list(system: Any, path: str, url: str) -> dict[str, dict[str, Any]]:
             )
         return {PurePosixPath(path).name: info}
     found = system.find(path, detail=True)
+    if "file" in system.protocol:  # a path of this machine, where opening a FIFO would wait for ever
+        found = {name: one for name, one in found.items() if _is_readable(name)}
     listed = {str(inside(str(PurePosixPath(name).relative_to(path)), url)): one for name, one in found.items()}
     if not listed:
         raise DataError(f"The folder {url!r} is empty. Check the address.")
     return listed
+
+
+def _is_readable(path: str) -> bool:
+    try:
+        require_file(path)
+    except FileNotFoundError:
+        return True  # said when it is fetched
+    except OSError as error:
+        _log.warning("Left out: %r, because %s.", path, error.strerror)
+        return False
+    return True
 
 
 def _download(system: Any, path: str, found: dict[str, dict[str, Any]], folder: Path, url: str) -> None:
@@ -188,29 +208,44 @@ def pack(folder: Path, archive: Path, *, leave_out: Collection[Path] = ()) -> in
 def _walk(folder: Path, leave_out: Collection[Path]) -> Iterator[Path]:
     for place, folders, names in walk_once(folder):
         folders[:] = [name for name in folders if name != _CACHE and Path(place, name).resolve() not in leave_out]
-        yield from (path for name in names if (path := Path(place, name)).is_file())
+        yield from (path for name in names if _is_readable(str(path := Path(place, name))) and path.is_file())
 
 
 def unpack(archive: Path, folder: Path, *, name: str = "") -> None:
     """Write the files of a tar or zip file into a folder, which is created; `name` replaces its path in messages.
 
     Raises:
-        DataError: it can't be read, or a member is a link, a device, or would be outside the folder.
+        DataError: it can't be read, grows beyond measure, or a member is a link, a device, or would be outside the
+            folder.
     """
     name = name or str(archive)
     folder.mkdir(parents=True, exist_ok=True)
+    most_bytes = max(_SMALL, _MOST_GROWTH * archive.stat().st_size)
+    count = total = 0
+
+    def check(size: int) -> None:
+        nonlocal count, total
+        count, total = count + 1, total + size
+        if total > most_bytes or count > _MOST_MEMBERS:
+            raise DataError(
+                f"{name!r} is not unpacked: it holds more than {most_bytes / 1e9:.1f} GB, {_MOST_GROWTH} times its own "
+                f"size, or more than {_MOST_MEMBERS:,} files. If you trust it, unpack it and name the folder."
+            )
+
     try:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as zipped:
-                for entry in zipped.namelist():
-                    inside(entry, name)
+                for entry in zipped.infolist():
+                    inside(entry.filename, name)
+                    check(entry.file_size)
                 zipped.extractall(folder)
             return
-        with tarfile.open(archive, "r:*") as tar:
+        with tarfile.open(archive, "r:*", tarinfo=_BoundedInfo) as tar:
             # Python has it since 3.11.4; it makes files readable and leaves their owner out.
             tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
             for member in tar:
                 inside(member.name, name)
+                check(member.size)
                 if not (member.isreg() or member.isdir()):
                     raise DataError(
                         f"{name!r} holds {member.name!r}, which is a link or a device, not a file. Pack the set with "
@@ -219,3 +254,13 @@ def unpack(archive: Path, folder: Path, *, name: str = "") -> None:
                 tar.extract(member, folder)
     except _BROKEN as error:
         raise DataError(f"{name!r} can't be unpacked: {error}. Make it again, or copy it once more.") from error
+
+
+class _BoundedInfo(tarfile.TarInfo):
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_BoundedInfo":
+        """Return the header of a member, if what it announces may be read into memory."""
+        info = super().frombuf(buf, encoding, errors)
+        if info.type in _NAME_TYPES and info.size > _MOST_NAME:
+            raise DataError(f"The archive has a name or header of {info.size:,} bytes. Make it again.")
+        return info

@@ -1,0 +1,34 @@
+"""What users set in environment variables: where caches are, and how large an image may be."""
+
+import os
+from pathlib import Path
+
+from boxwright.core.errors import UsageError
+
+CACHE = "BOXWRIGHT_CACHE"
+"""The variable that names the folder for what is kept between runs, instead of `~/.cache/boxwright`."""
+
+MAX_PIXELS = "BOXWRIGHT_MAX_PIXELS"
+"""The variable that sets the number of pixels above which an image is not decoded."""
+
+_MAX_PIXELS = 178_956_970  # Pillow refuses larger images too
+
+
+def cache_folder(name: str = "") -> Path:
+    """Return the folder for one kind of things that are kept between runs; BOXWRIGHT_CACHE moves all of them."""
+    root = os.environ.get(CACHE)
+    return (Path(root).expanduser() if root else Path.home() / ".cache" / "boxwright") / name
+
+
+def max_pixels() -> int:
+    """Return the most pixels that an image may have.
+
+    Raises:
+        UsageError: the variable is not a whole number above 0.
+    """
+    text = os.environ.get(MAX_PIXELS)
+    if not text:
+        return _MAX_PIXELS
+    if not text.isdecimal() or not int(text):
+        raise UsageError(f"{MAX_PIXELS}={text!r} must be a whole number above 0, such as 500000000.")
+    return int(text)
