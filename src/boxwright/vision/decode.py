@@ -11,7 +11,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.core.environment import MAX_PIXELS, max_pixels
 from boxwright.core.errors import DataError
+from boxwright.core.files import read_bytes, require_file
+from boxwright.vision.size import find_size_hw, is_image
 
 Reduction = Literal[1, 2, 4, 8]
 _FLAGS: dict[Reduction, int] = {
@@ -26,11 +29,15 @@ IMAGE_SUFFIXES = frozenset(
 )  # fmt: skip
 """Suffixes (in lower case) of the files that count as images."""
 
+MOST_BYTES = 1 << 30
+"""The size of the largest file that is read; as many pixels as are allowed need less, even uncompressed."""
+
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
-_KNOWN_STARTS = (_JPEG, _PNG, b"BM", b"GIF8", b"RIFF", b"II*\0", b"MM\0*", b"P5", b"P6", b"\0\0\0\x0cjP  ")
 _EXIF, _ORIENTATION_TAG = b"Exif\0\0", 0x0112
 _APP1, _SOS, _EOI = 0xE1, 0xDA, 0xD9
 _JPEG_END, _PNG_END = bytes((0xFF, _EOI)), b"IEND\xaeB`\x82"
+# Bounds for headers that are made to be walked for ever.
+_MOST_PARTS, _MOST_FILL = 200_000, 4096
 # Every start of frame; the three markers left out are tables.
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
@@ -58,18 +65,20 @@ def read_file(path: str | os.PathLike[str], kind: str = "image") -> bytes:
     """Return the bytes of a file; errors call it a `kind`.
 
     Raises:
-        DataError: the file is missing, empty or can't be read.
+        DataError: the file is missing, empty or too large, is not a regular file, or can't be read.
     """
     try:
-        data = Path(path).read_bytes()
+        data = read_bytes(path, max_bytes=MOST_BYTES)
     except FileNotFoundError as error:
         raise _unreadable(path, "there is no such file", "Check the path.", kind) from error
     except IsADirectoryError as error:
         raise _unreadable(path, "it is a folder", "Name a file inside it.", kind) from error
     except PermissionError as error:
         raise _unreadable(path, "permission denied", "Make it readable for this user.", kind) from error
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, str(error), "Check the path and the disk.", kind) from error
+    except OSError as error:
+        raise _unreadable(path, str(error.strerror or error), "Check the file, or leave it out.", kind) from error
+    except ValueError as error:  # a name with a NUL
+        raise _unreadable(path, str(error), "Check the path.", kind) from error
     if not data:
         raise _unreadable(path, "it is empty (0 bytes)", "Copy it again, or leave it out.", kind)
     return data
@@ -103,6 +112,7 @@ def read_size_hw(path: str | os.PathLike[str]) -> tuple[int, int]:
         DataError: the file is missing or not an image.
     """
     try:
+        require_file(path)
         with open(path, "rb") as stream:
             header = parse_header(stream)
     except (OSError, ValueError):
@@ -183,17 +193,35 @@ def decode_with(data: bytes, name: str, flags: int) -> NDArray[Any]:
     # stderr only.
     if _is_cut_off(data):
         raise _unreadable(name, f"it is cut off after {len(data)} bytes", "Copy it again, or leave it out.")
+    check_pixels(find_size_hw(data) or (0, 0), name)
     try:
         image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except cv2.error as error:
-        reason = "it has more pixels than OpenCV allows" if "MAX_IMAGE" in str(error) else f"OpenCV says {error.err!r}"
+        too_large = "MAX_IMAGE" in str(error) or error.code == cv2.Error.StsNoMem
+        reason = "it has more pixels than OpenCV can decode here" if too_large else f"OpenCV says {error.err!r}"
         raise _unreadable(name, reason, "Make it smaller, or leave it out.") from error
     # The stubs promise an array, but OpenCV returns None when it gives up.
     if image is None:
-        if data.startswith(_KNOWN_STARTS):
+        if is_image(data):
             raise _unreadable(name, "it is damaged or cut off", "Copy it again, or leave it out.")
         raise _unreadable(name, "it is not an image that OpenCV knows", "Remove it, or convert it to JPEG or PNG.")
     return image
+
+
+def check_pixels(size_hw: tuple[int, int], name: str, kind: str = "image") -> None:
+    """Refuse an image, or frames of a video, that would take gigabytes of memory: a few bytes can claim that size.
+
+    Raises:
+        DataError: it has more pixels than `max_pixels`.
+    """
+    height, width = size_hw
+    if height * width > (limit := max_pixels()):
+        raise _unreadable(
+            name,
+            f"it has {width} x {height} pixels, more than the limit of {limit:,}",
+            f"Make it smaller or leave it out; if you trust it, set {MAX_PIXELS} to a higher number.",
+            kind,
+        )
 
 
 def parse_header(data: bytes | BinaryIO) -> ImageHeader | None:
@@ -259,11 +287,13 @@ def _is_cut_off(data: bytes) -> bool:
 def _jpeg_segments(stream: BinaryIO) -> Iterator[tuple[int, int]]:
     """Yield marker and length of each segment up to the pixels, the stream at its start; stop where it is broken."""
     stream.seek(2)
-    while True:
+    for _ in range(_MOST_PARTS):
         start = stream.read(2)
-        while start == b"\xff\xff":  # fill bytes
+        for _ in range(_MOST_FILL):
+            if start != b"\xff\xff":
+                break
             start = b"\xff" + stream.read(1)
-        if len(start) < 2 or start[0] != 0xFF:
+        if len(start) < 2 or start[0] != 0xFF or start[1] == 0xFF:
             return
         marker = start[1]
         if marker in (_SOS, _EOI):
@@ -297,11 +327,10 @@ def _jpeg_header(stream: BinaryIO) -> ImageHeader | None:
 
 def _png_header(stream: BinaryIO) -> ImageHeader | None:
     stored, orientation = None, 1
-    while True:
+    for _ in range(_MOST_PARTS):
         head = stream.read(8)
         if len(head) < 8:
-            # The end chunk is missing; decoding the file will say so.
-            return None
+            break  # the end chunk is missing; decoding the file will say so
         length, kind = int.from_bytes(head[:4], "big"), head[4:]
         if kind == b"IEND":
             return ImageHeader(stored_hw=stored, orientation=orientation) if stored and min(stored) > 0 else None
@@ -312,6 +341,7 @@ def _png_header(stream: BinaryIO) -> ImageHeader | None:
         elif kind == b"eXIf":
             orientation = _orientation(stream.read(length))
         stream.seek(end)
+    return None
 
 
 def _orientation(tiff: bytes) -> int:

@@ -1,4 +1,5 @@
 import io
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -293,3 +294,41 @@ def test_a_cut_jpeg_is_a_failure_when_it_is_decoded_smaller_too() -> None:
     (failure,) = read_sources(_jpeg(300, 300)[:-50], fit_hw=(64, 64))
     assert isinstance(failure, Failure)
     assert "cut off" in str(failure.error)
+
+
+def test_a_fifo_or_a_device_is_a_failure_that_says_so(tmp_path: Path) -> None:
+    save_scene(tmp_path / "a.png")
+    os.mkfifo(tmp_path / "b.png")
+    os.mkfifo(tmp_path / "c.mp4")
+    (tmp_path / "d.jpg").symlink_to("/dev/zero")
+    for source in (tmp_path, f"{tmp_path}/*"):
+        first, *others = read_sources(source)
+        assert isinstance(first, Frame)
+        assert [Path(failure.source).name for failure in others] == ["b.png", "c.mp4", "d.jpg"]
+        for failure, kind in zip(others, ("a FIFO", "a FIFO", "a device"), strict=True):
+            assert isinstance(failure, Failure)
+            assert f"it is {kind}" in str(failure.error)
+
+
+def test_a_shells_pipe_is_read(tmp_path: Path) -> None:
+    data = save_scene(tmp_path / "a.png").read_bytes()
+    read_end, write_end = os.pipe()
+    try:
+        os.write(write_end, data)
+        os.close(write_end)
+        (frame,) = read_sources(f"/dev/fd/{read_end}")
+    finally:
+        os.close(read_end)
+    assert isinstance(frame, Frame)
+    (failure,) = read_sources("/dev/fd/987654")
+    assert isinstance(failure, Failure)
+
+
+def test_a_video_with_too_large_frames_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = cv2.VideoWriter(str(tmp_path / "a.avi"), cv2.VideoWriter.fourcc(*"MJPG"), 5, (96, 64))
+    writer.write(np.zeros((64, 96, 3), np.uint8))
+    writer.release()
+    monkeypatch.setenv("BOXWRIGHT_MAX_PIXELS", "6143")
+    (failure,) = read_sources(tmp_path / "a.avi")
+    assert isinstance(failure, Failure)
+    assert "96 x 64 pixels" in str(failure.error)

@@ -198,3 +198,24 @@ def test_pets_name_what_is_wrong(pets):
     (pets / "oxford-iiit-pet" / "annotations" / "test.txt").write_text("Abyssinian_1 one\n")
     with pytest.raises(DataError, match=r"test\.txt"):
         OxfordIIITPet(pets, split="test")
+
+
+def test_a_set_reads_nothing_outside_of_its_folder(tmp_path, photo, voc):
+    save(tmp_path / "private.jpg", photo)
+    (tmp_path / "coco").mkdir()
+    file = tmp_path / "coco/x.json"
+    for name in (str(tmp_path / "private.jpg"), "../private.jpg"):
+        file.write_text(json.dumps({"images": [{"id": 1, "file_name": name}], "annotations": []}))
+        with pytest.raises(DataError, match=r"private\.jpg', which is outside"):
+            CocoDetection(tmp_path / "coco", file)[0]
+        assert CocoDetection(tmp_path / "coco", file, allow_outside=True)[0][0].shape == photo.shape
+    (voc / "VOCdevkit/VOC2012/ImageSets/Main/train.txt").write_text("../../../private\n")
+    with pytest.raises(DataError, match="which is outside"):
+        VOCDetection(voc)
+
+
+def test_a_json_of_another_form_is_refused(tmp_path):
+    for text in ('{"images": ' + "[" * 100_000, '{"images": [{"id": 1}, {"id": "a"}]}', "[]"):
+        (tmp_path / "x.json").write_text(text)
+        with pytest.raises(DataError, match="not in COCO's form"):
+            CocoDetection(tmp_path, tmp_path / "x.json")

@@ -47,6 +47,9 @@ def list_files(system: Any, folder: str) -> list[Any]:
         while group := list(islice(paths, _LOOKED_UP_AT_ONCE)):
             found += system.get_file_info(group)
         kinds = {pafs.FileType.File, pafs.FileType.NotFound}
+        for info in found:
+            if info.type == pafs.FileType.Unknown:
+                _log.warning("Left out, because it is a FIFO, a device or a socket: %r.", info.path)
     else:
         found = system.get_file_info(pafs.FileSelector(folder, recursive=True, allow_not_found=True))
         kinds = {pafs.FileType.File}

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from boxwright.core.errors import DataError, UsageError
 from boxwright.core.log import get_logger
-from boxwright.vision.decode import IMAGE_SUFFIXES, decode_image, decode_scaled, list_images, read_file
+from boxwright.vision.decode import IMAGE_SUFFIXES, check_pixels, decode_image, decode_scaled, list_images, read_file
 
 _log = get_logger(__name__)
 VIDEO_SUFFIXES = frozenset({".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv", ".ts", ".mjpeg"})
+_DESCRIPTORS = ("/dev/fd/", "/dev/stdin")
 _STREAMS = ("rtsp://", "rtsps://", "rtmp://", "http://", "https://", "udp://", "tcp://")
 
 
@@ -133,8 +134,18 @@ def _list_one(source: ImageSource, label: str) -> Iterator[Item]:
         yield Frame(source=label, image=as_image(source))
     elif str(source) == "-":
         yield EncodedImage(source=label, data=sys.stdin.buffer.read())
+    elif str(source).startswith(_DESCRIPTORS):  # `<(command)` in a shell; a FIFO that the user means
+        yield EncodedImage(source=label, data=_read_descriptor(str(source)))
     else:
         yield from _list_text(str(source), Path(os.path.expanduser(source)))
+
+
+def _read_descriptor(path: str) -> bytes:
+    try:
+        with open(path, "rb") as opened:
+            return opened.read()
+    except OSError as error:
+        raise DataError(f"{path!r} can't be read: {error.strerror}. Name a file, or - for stdin.") from error
 
 
 def _list_text(text: str, path: Path) -> Iterator[Item]:
@@ -149,7 +160,9 @@ def _list_text(text: str, path: Path) -> Iterator[Item]:
             raise DataError(f"The folder {text!r} holds no image and no video. Known images: {known}.")
         yield from _list_files(sorted(files))
     elif not os.path.exists(path) and glob.has_magic(text):
-        files = sorted(Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file())
+        # Not only regular files: reading says of the others what they are.
+        found = (Path(p) for p in glob.glob(str(path), recursive=True))
+        files = sorted(p for p in found if p.exists() and not p.is_dir())
         if not files:
             raise DataError(f"No file matches {text!r}. Check the pattern.")
         yield from _list_files(files)
@@ -178,6 +191,8 @@ def _read_video(source: str | int, label: str) -> Iterator[Frame]:
     try:
         if not capture.isOpened():
             raise DataError(f"The {what} {source!r} can't be opened. Check that it exists and that its codec is known.")
+        size_hw = (int(capture.get(cv2.CAP_PROP_FRAME_HEIGHT)), int(capture.get(cv2.CAP_PROP_FRAME_WIDTH)))
+        check_pixels(size_hw, label, "video")
         fps = capture.get(cv2.CAP_PROP_FPS)
         promised = int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
         index = 0

@@ -16,6 +16,7 @@ from boxwright.vision.datasets.base import (
     Change,
     ChangeBoth,
     VisionDataset,
+    join_inside,
     load_image,
     load_mask,
     read_list,
@@ -31,6 +32,7 @@ class CocoDetection(VisionDataset):
     Args:
         root: the folder of the images.
         annFile: the JSON file.
+        allow_outside: also read images that the file names outside of `root`.
 
     Attributes:
         ids: the ids of the images, sorted.
@@ -45,8 +47,11 @@ class CocoDetection(VisionDataset):
         transform: Change = None,
         target_transform: Change = None,
         transforms: ChangeBoth = None,
+        *,
+        allow_outside: bool = False,
     ) -> None:
         super().__init__(root, transforms, transform, target_transform)
+        self._allow_outside = allow_outside
         self._annotations: dict[Any, list[dict[str, Any]]] = defaultdict(list)
         try:
             content = json.loads(read_file(annFile, "file"))
@@ -55,17 +60,20 @@ class CocoDetection(VisionDataset):
             # Test sets come without annotations.
             for annotation in content.get("annotations", []):
                 self._annotations[annotation["image_id"]].append(annotation)
-        except (ValueError, KeyError, TypeError) as error:
+            self.ids = sorted(self.images)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(
                 f"The file {str(annFile)!r} is not in COCO's form ({type(error).__name__}: {error}). "
                 "It must hold 'images' with ids and 'annotations' with image_ids."
             ) from error
-        self.ids = sorted(self.images)
 
     def load(self, index: int) -> tuple[Any, Any]:
         """Return the image and its annotations."""
         image_id = self.ids[index]
-        image = load_image(Path(self.root) / self.images[image_id]["file_name"])
+        name = self.images[image_id].get("file_name")
+        if not isinstance(name, str):
+            raise DataError(f"Image {image_id!r} has the 'file_name' {name!r}. Give it the name of a file.")
+        image = load_image(join_inside(self.root, name, allow_outside=self._allow_outside))
         return image, list(self._annotations.get(image_id, ()))
 
     def __len__(self) -> int:
@@ -105,8 +113,8 @@ class VOCDetection(VisionDataset):
         self.image_set = image_set
         # The lists of single classes have a second column.
         names = [row[0] for row in read_list(folder / "ImageSets" / "Main" / f"{image_set}.txt")]
-        self.images = [str(folder / "JPEGImages" / f"{name}.jpg") for name in names]
-        self.targets = [str(folder / "Annotations" / f"{name}.xml") for name in names]
+        self.images = [str(join_inside(folder / "JPEGImages", f"{name}.jpg")) for name in names]
+        self.targets = [str(join_inside(folder / "Annotations", f"{name}.xml")) for name in names]
 
     @property
     def annotations(self) -> list[str]:
@@ -192,7 +200,7 @@ class OxfordIIITPet(VisionDataset):
 
     def load(self, index: int) -> tuple[Any, Any]:
         """Return the image and its target."""
-        image = load_image(self._base / "images" / f"{self._ids[index]}.jpg")
+        image = load_image(join_inside(self._base / "images", f"{self._ids[index]}.jpg"))
         targets = tuple(self._target(kind, index) for kind in self._target_types)
         return image, targets if len(targets) > 1 else targets[0] if targets else None
 
@@ -201,7 +209,7 @@ class OxfordIIITPet(VisionDataset):
             return self._labels[index]
         if kind == "binary-category":
             return self._bin_labels[index]
-        return load_mask(self._base / "annotations" / "trimaps" / f"{self._ids[index]}.png")
+        return load_mask(join_inside(self._base / "annotations" / "trimaps", f"{self._ids[index]}.png"))
 
     def __len__(self) -> int:
         return len(self._ids)

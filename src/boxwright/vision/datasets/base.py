@@ -1,6 +1,8 @@
 """What the data sets share: their base class, and image files as RGB arrays."""
 
+import os
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -10,7 +12,9 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from boxwright.core.errors import DataError, UsageError
-from boxwright.vision.decode import decode_image, decode_scaled, decode_with, read_file
+from boxwright.core.files import is_inside
+from boxwright.vision.decode import check_pixels, decode_image, decode_scaled, decode_with, read_file
+from boxwright.vision.size import find_size_hw
 from boxwright.vision.transforms.image import pillow
 
 Change: TypeAlias = Callable[[Any], Any] | None
@@ -96,13 +100,34 @@ def load_mask(path: str | Path) -> NDArray[Any]:
     """
     data = read_file(path)
     if data.startswith(b"\x89PNG") and len(data) > 25 and data[25] == _PALETTE:
-        with pillow().open(path) as opened:
-            indexes: NDArray[Any] = np.array(opened)
+        check_pixels(find_size_hw(data) or (0, 0), str(path))
+        try:
+            with pillow().open(BytesIO(data)) as opened:
+                indexes: NDArray[Any] = np.array(opened)
+        except (OSError, SyntaxError, ValueError) as error:
+            raise DataError(
+                f"The mask {str(path)!r} can't be read: {error}. Copy it again, or leave it out."
+            ) from error
         return indexes
     mask = decode_with(data, str(path), cv2.IMREAD_UNCHANGED)
     if mask.ndim == 3:
         raise DataError(f"The mask {str(path)!r} has {mask.shape[2]} channels; a mask has one number per pixel.")
     return mask
+
+
+def join_inside(folder: str | Path, name: str, *, allow_outside: bool = False) -> Path:
+    """Return the path of a file that a list or an annotation names; it must lie in the folder.
+
+    Raises:
+        DataError: it leads out of the folder, and that is not allowed.
+    """
+    path = Path(os.path.normpath(Path(folder, name)))
+    if not allow_outside and not is_inside(path, folder):
+        raise DataError(
+            f"The set names {name!r}, which is outside of its folder {str(folder)!r}. Correct the name, or use "
+            "allow_outside=True where the data set has it."
+        )
+    return path
 
 
 def check_min_side(min_side: int | None) -> None:

@@ -1,0 +1,83 @@
+import io
+import struct
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from boxwright.core.errors import DataError
+from boxwright.vision.decode import decode_image
+from boxwright.vision.size import find_size_hw, is_image
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG that claims a size and has no pixels."""
+    return b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", width, height) + b"\x08\0\0\0\0" + b"IEND\xaeB`\x82"
+
+
+def jpeg_header(width: int, height: int, before: bytes = b"") -> bytes:
+    frame = b"\xff\xc2\0\x11\x08" + struct.pack(">HH", height, width) + b"\x03" + bytes(9)
+    return b"\xff\xd8\xff\xe0\0\x04ab" + before + frame + b"\xff\xda\0\x08" + bytes(40) + b"\xff\xd9"
+
+
+@pytest.mark.parametrize(
+    "suffix",
+    [".jpg", ".png", ".bmp", ".webp", ".tiff", ".gif", ".avif", ".jp2", ".ppm", ".pgm", ".ras", ".hdr", ".pfm"],
+)
+def test_the_size_of_every_format_is_that_of_its_pixels(suffix: str) -> None:
+    kind = np.float32 if suffix in (".hdr", ".pfm") else np.uint8
+    encoded, data = cv2.imencode(suffix, np.full((40, 56) if suffix == ".pgm" else (40, 56, 3), 7, kind))
+    assert encoded
+    assert is_image(data.tobytes()[:4096])
+    assert find_size_hw(data.tobytes()) == (40, 56)
+
+
+@pytest.mark.parametrize("options", [{"format": "WEBP", "lossless": True}, {"format": "WEBP"}, {"format": "TIFF"}])
+def test_the_sizes_of_what_pillow_writes_are_found(options: dict[str, object]) -> None:
+    stream = io.BytesIO()
+    Image.new("RGBA", (56, 40)).save(stream, **options)  # type: ignore[arg-type]
+    assert find_size_hw(stream.getvalue()) == (40, 56)
+
+
+def test_big_tiff_pam_and_the_oldest_bmp_are_known() -> None:
+    entries = b"".join(struct.pack("<HHQQ", tag, 4, 1, value) for tag, value in ((256, 56), (257, 40)))
+    assert find_size_hw(b"II+\0\x08\0\0\0" + struct.pack("<QQ", 16, 2) + entries) == (40, 56)
+    assert find_size_hw(b"P7\nWIDTH 56\nHEIGHT 40\nDEPTH 3\nMAXVAL 255\nENDHDR\n") == (40, 56)
+    assert find_size_hw(b"BM" + bytes(12) + struct.pack("<IHH", 12, 56, 40)) == (40, 56)
+    assert find_size_hw(b"P6 # 9 9\n56\n40\n255\n") == (40, 56)
+
+
+@pytest.mark.parametrize(
+    "text", [b"root:x:0:0:root:/root:/bin/bash\n", b"", b"RIFF\0\0\0\0WAVEfmt ", b"0 0.5 0.5 0.1 0.1"]
+)
+def test_other_files_are_not_images(text: bytes) -> None:
+    assert not is_image(text)
+    assert find_size_hw(text) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        png_header(30000, 30000),
+        jpeg_header(30000, 30000),
+        jpeg_header(30000, 30000, before=b"garbage\xff\xff\xff\xfe\0\x02"),
+        jpeg_header(9, 9, before=b"\xff\xfe\0\x02" * 20_000),
+        b"GIF89a" + struct.pack("<HH", 30000, 30000) + bytes(20),
+        b"BM" + bytes(12) + struct.pack("<Iii", 40, 30000, -30000) + bytes(40),
+        b"P5 30000 30000 255\n",
+    ],
+    ids=lambda data: repr(data[:8]),
+)
+def test_a_header_that_claims_too_many_pixels_is_refused_before_decoding(data: bytes) -> None:
+    with pytest.raises(DataError, match=r"bomb.* pixels, more than the limit of 178,956,970.*BOXWRIGHT_MAX_PIXELS"):
+        decode_image(data, "bomb")
+
+
+def test_the_limit_can_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = cv2.imencode(".png", np.zeros((40, 56, 3), np.uint8))[1].tobytes()
+    monkeypatch.setenv("BOXWRIGHT_MAX_PIXELS", "2239")
+    with pytest.raises(DataError, match="56 x 40 pixels"):
+        decode_image(data, "small")
+    monkeypatch.setenv("BOXWRIGHT_MAX_PIXELS", "2240")
+    assert decode_image(data, "small").shape == (40, 56, 3)
