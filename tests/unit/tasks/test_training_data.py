@@ -17,7 +17,7 @@ from boxwright.data.records import Records
 from boxwright.data.split import split_records
 from boxwright.data.synthetic import generate_scenes
 from boxwright.tasks.train.config import TrainConfig
-from boxwright.tasks.train.data import leave_out_bad, read_sets, run_in_first
+from boxwright.tasks.train.data import leave_out_bad, read_sets, run_in_all, run_in_first
 
 
 @dataclass
@@ -61,10 +61,10 @@ def test_each_process_checks_its_share_and_all_leave_the_same_images_out(tmp_pat
     shares: list[Any] = []
 
     def second(kind: str, value: Any) -> Any:
-        if kind == "all_gather":
+        if kind == "all_gather" and isinstance(value, list):
             shares.append(value)
             raise InterruptedError  # its share is all that is wanted
-        return True, None  # the first process has no earlier report
+        return [value] if kind == "all_gather" else (True, None)  # the first process has no earlier report
 
     with pytest.raises(InterruptedError):
         leave_out_bad(Process(1, 2, second), records, nothing, config)  # type: ignore[arg-type]
@@ -72,7 +72,9 @@ def test_each_process_checks_its_share_and_all_leave_the_same_images_out(tmp_pat
     assert len(shares[0]) == 3
 
     def first(kind: str, value: Any) -> Any:
-        return [value, shares[0]] if kind == "all_gather" else value
+        if kind == "all_gather":
+            return [value, shares[0] if isinstance(value, list) else True]
+        return value
 
     good = leave_out_bad(Process(0, 2, first), records, nothing, config)  # type: ignore[arg-type]
     assert good.image_ids.tolist() == [0, 1, 2, 4, 5, 6]
@@ -146,3 +148,25 @@ def test_the_others_are_answered_while_the_first_process_works() -> None:
     assert run_in_first(Process(0, 2, exchange), lambda: asked.wait(60), answer_every_s=0.01)  # type: ignore[arg-type]
     assert answers[0] == (False, None)
     assert answers[-1] == (True, True)
+
+
+def test_processes_meet_while_one_of_them_is_slower_than_the_others() -> None:
+    met = Event()
+    flags: list[Any] = []
+
+    def exchange(kind: str, value: Any) -> Any:
+        flags.append(value)
+        met.set()
+        return [value, "theirs" if value == "ours" else True]
+
+    def work() -> str:
+        assert met.wait(60)
+        return "ours"
+
+    assert run_in_all(Process(0, 2, exchange), work, answer_every_s=0.01) == ["ours", "theirs"]  # type: ignore[arg-type]
+    assert flags[0] is False
+    with pytest.raises(DataError, match="far away"):
+        run_in_all(
+            Process(0, 2, lambda kind, value: [value, True if value is True else DataError("far away")]),  # type: ignore[arg-type]
+            lambda: 1,
+        )

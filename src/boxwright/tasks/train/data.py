@@ -32,7 +32,6 @@ from boxwright.tasks.train.config import TrainConfig
 _log = get_logger(__name__)
 _CORES_FOR_PROCESSES = 4
 T = TypeVar("T")
-_EXCHANGE_EVERY = 4096  # images that each process checks between two exchanges
 _MOST_BOXES = 120  # of a mosaic, where every batch must have the same shape; the original keeps as many
 
 
@@ -53,11 +52,11 @@ def read_sets(nano: TorchNano, config: TrainConfig, data: Path) -> tuple[Records
 
 def _parse_sets(config: TrainConfig, data: Path) -> tuple[Records, Records]:
     if config.train_split is not None:
-        layout = find_layout(data)
+        layout = find_layout(data, allow_outside=config.allow_outside)
         train = layout.read(config.train_split)
         held_out = layout.read(config.val_split).with_names(train.names)
     else:
-        train, held_out = read_splits(data, val=config.val, seed=config.seed)
+        train, held_out = read_splits(data, val=config.val, seed=config.seed, allow_outside=config.allow_outside)
     if not len(train.boxes_xyxy):
         raise DataError(
             f"None of the {len(train)} training images in {str(config.data)!r} has a box: nothing to learn."
@@ -123,17 +122,30 @@ def run_in_first(nano: TorchNano, work: Callable[[], T], *, answer_every_s: floa
     return cast("T", value)
 
 
+def run_in_all(nano: TorchNano, work: Callable[[], T], *, answer_every_s: float = 60.0) -> list[T]:
+    """Return the results of work that each process does, by rank, or raise the first error in all.
+
+    Some may take much longer than others: as in `run_in_first`, all meet at this interval until the last one is done.
+    """
+    if not nano.is_distributed:
+        return [work()]
+    with ThreadPoolExecutor(1) as pool:
+        future, done = pool.submit(work), False
+        while not done:
+            done = all(nano.all_gather(bool(wait([future], timeout=answer_every_s).done)))
+    results = nano.all_gather(future.exception() or future.result())
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return cast("list[T]", results)
+
+
 def _check_files(nano: TorchNano, records: Records) -> list[FileFacts]:
     """Return the facts about every image file; each process reads and decodes its share."""
-    facts: list[FileFacts] = []
-    # Exchanged now and then, so that no process waits for another longer than a collective's time limit.
-    step = _EXCHANGE_EVERY * nano.world_size
-    for first in range(0, len(records), step):
-        own = range(first + nano.global_rank, min(first + step, len(records)), nano.world_size)
-        found = list(check_files(records, own, torch.get_num_threads()))
-        shares = nano.all_gather(found) if nano.is_distributed else [found]
-        facts += [fact for row in zip_longest(*shares) for fact in row if fact is not None]
-    return facts
+    own = range(nano.global_rank, len(records), nano.world_size)
+    threads = torch.get_num_threads()  # of this thread; others have their own number
+    shares = run_in_all(nano, lambda: list(check_files(records, own, threads)))
+    return [fact for row in zip_longest(*shares) for fact in row if fact is not None]
 
 
 def _earlier_report(records: Records, config: TrainConfig) -> CheckReport | None:
