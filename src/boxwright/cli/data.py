@@ -8,7 +8,7 @@ from typing import Any
 
 from rich_argparse import RichHelpFormatter
 
-from boxwright.cli.options import fraction, parse_size, positive
+from boxwright.cli.options import add_data_arguments, fraction, parse_size, positive
 
 _FORMATS = ("coco", "voc", "yolo")
 
@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> list[argparse.ArgumentPars
         sub = verbs.add_parser(name, help=what, description=what.capitalize() + ".", formatter_class=RichHelpFormatter)
         sub.add_argument("data", metavar="PATH", type=Path, help="COCO json, VOC folder, YOLO data.yaml, or a folder")
         sub.add_argument("--format", choices=_FORMATS, help="the format, if the folder can be read in several ways")
+        add_data_arguments(sub)
         if split:
             sub.add_argument("--split", metavar="NAME", help="only this part: train, val or test")
         if out:
@@ -70,7 +71,14 @@ def _check(args: argparse.Namespace) -> int:
 
     with progress_bar(hidden=args.quiet) as show:
         advance = partial(show, "Checking")
-        reports = check_set(args.data, split=args.split, format=args.format, report=args.report, progress=advance)
+        reports = check_set(
+            args.data,
+            split=args.split,
+            format=args.format,
+            report=args.report,
+            progress=advance,
+            allow_outside=args.allow_outside,
+        )
     lines: list[str] = []
     for part, report in reports.items():
         lines += [f"{part}:", *(f"  {line}" for line in report.lines(args.limit))]
@@ -81,7 +89,9 @@ def _check(args: argparse.Namespace) -> int:
 def _stats(args: argparse.Namespace) -> int:
     from boxwright.tasks.data import describe_set
 
-    stats = describe_set(args.data, split=args.split, format=args.format, plot=args.plot)
+    stats = describe_set(
+        args.data, split=args.split, format=args.format, plot=args.plot, allow_outside=args.allow_outside
+    )
     _show(args, stats.to_dict(), stats.lines())
     return 0
 
@@ -89,12 +99,11 @@ def _stats(args: argparse.Namespace) -> int:
 def _write(args: argparse.Namespace) -> int:
     from boxwright.tasks.data import convert_set, split_set
 
+    options = {"to": args.to, "format": args.format, "link": args.link, "allow_outside": args.allow_outside}
     if args.data_verb == "convert":
-        counts = convert_set(args.data, args.out, to=args.to, format=args.format, link=args.link)
+        counts = convert_set(args.data, args.out, **options)
     else:
-        counts = split_set(
-            args.data, args.out, val=args.val, seed=args.seed, to=args.to, format=args.format, link=args.link
-        )
+        counts = split_set(args.data, args.out, val=args.val, seed=args.seed, **options)
     _show(args, counts, [f"{part}: {count} images written to {args.out}" for part, count in counts.items()])
     return 0
 
@@ -114,6 +123,7 @@ def _preview(args: argparse.Namespace) -> int:
         batches=args.batches,
         seed=args.seed,
         no_aug=args.no_aug,
+        allow_outside=args.allow_outside,
     )
     names = [str(picture) for picture in pictures]
     _show(args, names, names)

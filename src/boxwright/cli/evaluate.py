@@ -5,13 +5,14 @@ import json
 from functools import partial
 from pathlib import Path
 
-from boxwright.cli.options import add_model_arguments, fraction, model_options, positive
+from boxwright.cli.options import add_data_arguments, add_model_arguments, fraction, model_options, positive
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments."""
     add_model_arguments(parser)
     parser.add_argument("--data", metavar="PATH", type=Path, required=True, help="a COCO json, or a folder with one")
+    add_data_arguments(parser)
     parser.add_argument(
         "--conf", type=fraction, default=0.001, help="lowest score (default 0.001, as in official figures)"
     )
@@ -37,7 +38,14 @@ def run(args: argparse.Namespace) -> int:
         Predictor.load(args.model, thresholds=thresholds, options=model_options(args)) as predictor,
         progress_bar(hidden=args.quiet) as show,
     ):
-        result = evaluate(predictor, args.data, batch=args.batch, limit=args.limit, progress=partial(show, "Scoring"))
+        result = evaluate(
+            predictor,
+            args.data,
+            batch=args.batch,
+            limit=args.limit,
+            progress=partial(show, "Scoring"),
+            allow_outside=args.allow_outside,
+        )
     if args.json:
         print(json.dumps(result.to_dict()))
     else:

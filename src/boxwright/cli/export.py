@@ -5,7 +5,7 @@ import json
 from dataclasses import fields
 from pathlib import Path
 
-from boxwright.cli.options import add_model_arguments, fraction, model_options, positive
+from boxwright.cli.options import add_data_arguments, add_model_arguments, fraction, model_options, positive
 from boxwright.core.errors import UsageError
 
 _FORMATS = ("onnx", "openvino", "torchscript", "aotinductor", "tensorrt")
@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--mode", choices=("qlinear", "integer"), default="", help="int8 of onnx: static (default) or dynamic"
     )
     parser.add_argument("--calibration", metavar="PATH", type=Path, help="images for int8: a folder or a labelled set")
+    add_data_arguments(parser)
     group = parser.add_argument_group("suppression inside the file (onnx)")
     group.add_argument(
         "--nms", action="store_true", help="end with non-maximum suppression: num, boxes, scores, classes"

@@ -6,7 +6,7 @@ from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
-from boxwright.cli.options import add_model_arguments, fraction, model_options, positive, split_list
+from boxwright.cli.options import add_data_arguments, add_model_arguments, fraction, model_options, positive, split_list
 from boxwright.core.errors import UsageError
 
 
@@ -20,6 +20,7 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the search, named as the fields of `OptimizeConfig`, which has the defaults."""
     add = partial(parser.add_argument, default=argparse.SUPPRESS)
     add("--data", metavar="PATH", type=Path, help="a labelled set; its validation part is scored")
+    add_data_arguments(parser, default=argparse.SUPPRESS)
     add("--val", type=fraction, help="score this share of the images, if the set has no parts")
     add("--limit", metavar="N", type=positive, help="score only the first N images")
     add("-b", "--batch", type=positive, help="images in one timed request (default 1)")

@@ -38,6 +38,17 @@ def add_model_facts(parser: argparse.ArgumentParser, *, weights: bool) -> None:
     )
 
 
+def add_data_arguments(parser: argparse.ArgumentParser, default: object = False) -> None:
+    """Add what every verb that reads a labelled set has."""
+    parser.add_argument(
+        "--allow-outside",
+        "--allow_outside",
+        action="store_true",
+        default=default,
+        help="also read files that the set names outside of its folder",
+    )
+
+
 def add_hint_arguments(parser: argparse.ArgumentParser, meaning: str) -> None:
     """Add --hint and --explain; `check_hint_arguments` belongs to them."""
     parser.add_argument("--hint", choices=("latency", "throughput"), help=meaning)

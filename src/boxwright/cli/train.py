@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from boxwright.cli.legacy import SPELLINGS, add_gaudi_arguments, apply_gaudi_arguments
-from boxwright.cli.options import fraction, parse_size, positive
+from boxwright.cli.options import add_data_arguments, fraction, parse_size, positive
 from boxwright.core.log import get_logger
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = partial(parser.add_argument, default=argparse.SUPPRESS)
     add("-n", "--name", dest="model", help="the model's name (default yolox_nano)")
     add("--data", *SPELLINGS["--data"], metavar="PATH|URL", help="a set in COCO, VOC or YOLO form; a URL is fetched")
+    add_data_arguments(parser, default=argparse.SUPPRESS)
     add("-b", "--batch", *SPELLINGS["--batch"], metavar="N", type=_batch, help="images per step, or auto (default 16)")
     add("-c", "--ckpt", metavar="FILE", type=Path, help="start from these weights (.pth or .safetensors)")
     add("--resume", action="store_true", help="resume the run in the output folder")

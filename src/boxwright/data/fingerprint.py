@@ -107,7 +107,7 @@ def read_lock(path: PathText) -> Fingerprint:
             category_ids=tuple(values["category_ids"]),
             images={name: ImagePrint(*row[:3]) for name, row in values["images"].items()},
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{str(file)!r} is not a data lock: {error!r}. Remove it to start a new one.") from error
 
 

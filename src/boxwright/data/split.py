@@ -16,7 +16,9 @@ DEFAULT_VAL = 0.2
 """The fraction of the images for validation if the set has no split of its own."""
 
 
-def read_splits(path: PathText, *, val: float | None = None, seed: int = 0) -> tuple[Records, Records]:
+def read_splits(
+    path: PathText, *, val: float | None = None, seed: int = 0, allow_outside: bool = False
+) -> tuple[Records, Records]:
     """Return the training and the validation part of a set, with the same classes.
 
     A set with both parts (COCO `instances_train*.json` and `instances_val*.json`, VOC lists, `train` and `val` in a
@@ -27,12 +29,13 @@ def read_splits(path: PathText, *, val: float | None = None, seed: int = 0) -> t
         val: the fraction of the images for validation, 0.2 by default; 0 for none. Refused for a set with its own
             parts.
         seed: another seed gives another division.
+        allow_outside: also read what the set's files name outside of its folder.
 
     Raises:
         DataError: the set can't be read or divided, or its parts disagree on the classes.
         UsageError: `val` is out of range, or is given for a set with its own parts.
     """
-    layout = find_layout(path)
+    layout = find_layout(path, allow_outside=allow_outside)
     train_part, val_part = (resolve_split(split, layout.splits) for split in ("train", "val"))
     if train_part is None or val_part is None:
         # A lone part is all there is; its name does not matter.

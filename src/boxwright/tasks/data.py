@@ -35,9 +35,10 @@ def check_set(
     format: Format | None = None,
     report: Path | None = None,
     progress: Progress | None = None,
+    allow_outside: bool = False,
 ) -> dict[str, CheckReport]:
     """Return the faults of each part of a set; with `report` also write them to one file per part."""
-    reports = check_data(data, split=split, format=format, progress=progress)
+    reports = check_data(data, split=split, format=format, progress=progress, allow_outside=allow_outside)
     if report is not None:
         for part, found in reports.items():
             found.save(report if len(reports) == 1 else report.with_name(f"{report.stem}.{part}{report.suffix}"))
@@ -45,21 +46,32 @@ def check_set(
 
 
 def describe_set(
-    data: Path, *, split: str | None = None, format: Format | None = None, plot: Path | None = None
+    data: Path,
+    *,
+    split: str | None = None,
+    format: Format | None = None,
+    plot: Path | None = None,
+    allow_outside: bool = False,
 ) -> Stats:
     """Return the statistics of a set; with `plot` also draw them."""
-    stats = compute_stats(read_records(data, split=split, format=format))
+    stats = compute_stats(read_records(data, split=split, format=format, allow_outside=allow_outside))
     if plot is not None:
         stats.plot(plot)
     return stats
 
 
 def convert_set(
-    data: Path, out: Path, *, to: Format, format: Format | None = None, link: bool = False
+    data: Path,
+    out: Path,
+    *,
+    to: Format,
+    format: Format | None = None,
+    link: bool = False,
+    allow_outside: bool = False,
 ) -> dict[str, int]:
     """Write every part of a set in another format and return how many images each part has."""
     _refuse_filled(out)
-    layout = find_layout(data, format)
+    layout = find_layout(data, format, allow_outside=allow_outside)
     # Joined lists (trainval) hold the same images again.
     parts = [part for part in ("train", "val", "test") if part in layout.splits]
     sets: dict[str, Records] = {part: layout.read(part) for part in parts} or {"train": layout.read(None)}
@@ -75,6 +87,7 @@ def split_set(
     to: Format = "coco",
     format: Format | None = None,
     link: bool = False,
+    allow_outside: bool = False,
 ) -> dict[str, int]:
     """Divide a set in one piece into train and val, by the seed, and return how many images each part has.
 
@@ -82,7 +95,7 @@ def split_set(
         UsageError: the set has parts of its own already.
     """
     _refuse_filled(out)
-    layout = find_layout(data, format)
+    layout = find_layout(data, format, allow_outside=allow_outside)
     if layout.splits:
         raise UsageError(
             f"{str(data)!r} is split already ({', '.join(layout.splits)}). Use `convert` to write it elsewhere."
@@ -92,9 +105,10 @@ def split_set(
 
 
 def _write(sets: dict[str, Records], out: Path, *, to: Format, link: bool) -> dict[str, int]:
-    for part, records in sets.items():
-        write_records(records, out, to, split=part, images="link" if link else "copy")
-    return {part: len(records) for part, records in sets.items()}
+    return {
+        part: write_records(records, out, to, split=part, images="link" if link else "copy")
+        for part, records in sets.items()
+    }
 
 
 def _refuse_filled(out: Path) -> None:
@@ -114,12 +128,13 @@ def preview_set(
     batches: int = 1,
     seed: int = 0,
     no_aug: bool = False,
+    allow_outside: bool = False,
 ) -> list[Path]:
     """Draw batches as training with this model's policy sees them, one picture each, and return their paths."""
     model = normalise_name(model)
     catalogue.find("model", model)
     policy = policy_for(model)
-    records = read_records(data, split=split, format=format)
+    records = read_records(data, split=split, format=format, allow_outside=allow_outside)
     dataset = DetectionDataset(
         records, size_hw or SIZES[model].input_hw, policy=policy.no_aug() if no_aug else policy, seed=seed
     )

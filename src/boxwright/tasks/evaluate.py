@@ -63,6 +63,7 @@ def evaluate(
     batch: int = 8,
     limit: int | None = None,
     progress: Progress | None = None,
+    allow_outside: bool = False,
 ) -> Evaluation:
     """Return the COCO metrics of a predictor on a labelled set.
 
@@ -74,6 +75,7 @@ def evaluate(
         batch: how many images go through the network at once.
         limit: score only this many images, the first ones.
         progress: called with the number of images done and of all.
+        allow_outside: also read files that the set names outside of its folder.
 
     Raises:
         DataError: the set can't be read, or none of its images can.
@@ -81,7 +83,7 @@ def evaluate(
     """
     if limit is not None and limit < 1:
         raise UsageError(f"limit={limit!r} must be at least 1.")
-    records = data if isinstance(data, Records) else read_records(data)
+    records = data if isinstance(data, Records) else read_records(data, allow_outside=allow_outside)
     if limit is not None:
         records = records.select(range(min(limit, len(records))))
     evaluator, failures = collect(predictor, records, batch=batch, progress=progress)

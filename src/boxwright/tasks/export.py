@@ -73,6 +73,7 @@ class ExportConfig:
         precision: the number format.
         mode: the kind of int8 in ONNX: "qlinear" (static, needs calibration images) or "integer" (dynamic).
         calibration: a folder of images or a labelled set, for int8.
+        allow_outside: also read files that the set names outside of its folder.
         options: what the user says about the weights.
     """
 
@@ -84,6 +85,7 @@ class ExportConfig:
     precision: Precision = Precision.FP32
     mode: str = ""
     calibration: Path | None = None
+    allow_outside: bool = False
     options: ModelOptions = field(default_factory=ModelOptions)
 
     def __post_init__(self) -> None:
@@ -95,6 +97,8 @@ class ExportConfig:
             raise UsageError(f"batch={self.batch!r} must be at least 1.")
         if self.calibration is not None and self.precision is not Precision.INT8:
             raise UsageError("Calibration images are for precision 'int8'. Leave them out, or choose int8.")
+        if self.allow_outside and self.calibration is None:
+            raise UsageError("--allow-outside is about the set of calibration images. Leave it out.")
         if self.mode and (self.format != "onnx" or self.precision is not Precision.INT8):
             raise UsageError(f"mode={self.mode!r} applies only to format 'onnx' with precision 'int8'. Leave it out.")
         offered = {"onnx": (Precision.FP32, Precision.INT8), "tensorrt": (Precision.FP32, Precision.FP16)}
@@ -183,7 +187,8 @@ def export(model: str | Path, out: Path | None = None, config: ExportConfig | No
     spec = replace(spec, output=config.form)
     whole = OneOutput(network, config.form, spec.strides)
     batch = config.batch or 1
-    images = ImageInputs(find_images(config.calibration) if config.calibration else [], spec, batch=batch)
+    paths = find_images(config.calibration, allow_outside=config.allow_outside) if config.calibration else []
+    images = ImageInputs(paths, spec, batch=batch)
     example = np.zeros((batch, 3, *spec.size_hw), np.float32)
     source = Source.of(whole, (example,), free_batch=config.batch is None and config.format != "tensorrt")
     calibration = Calibration(samples=images) if images.paths else None

@@ -22,14 +22,18 @@ CALIBRATION_IMAGES = 128
 """How many images calibrate a quantiser."""
 
 
-def find_images(where: Path) -> list[Path]:
+def find_images(where: Path, *, allow_outside: bool = False) -> list[Path]:
     """Return the images of a folder, of a labelled set, or the one image that `where` is.
+
+    Args:
+        where: the folder, set or image.
+        allow_outside: also use images that the set names outside of its folder.
 
     Raises:
         DataError: there are none.
     """
     if where.is_file() and where.suffix.lower() in (".json", ".yaml", ".yml", ".txt"):
-        paths = image_paths(read_records(where))
+        paths = image_paths(read_records(where, allow_outside=allow_outside))
     else:
         paths = [where] if where.is_file() else list_images(where, recursive=True)
     if not paths:

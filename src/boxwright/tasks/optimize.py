@@ -121,6 +121,7 @@ class OptimizeConfig(SearchConfig):
         model: the weight file, or a model's name.
         network: the model that the weights must be of; None for any.
         data: a labelled set; its validation part is scored. None: nothing is scored, and there are no int8 rows.
+        allow_outside: also read files that the sets name outside of their folders.
         folder: for the report and the artifacts; None for a new one, `runs/optimize/exp…`. A second call with the same
             folder resumes where the first ended.
         options: what the user says about the weights.
@@ -138,6 +139,7 @@ class OptimizeConfig(SearchConfig):
     network: str | None = None
     folder: Path | None = None
     data: str | Path | None = None
+    allow_outside: bool = False
     options: ModelOptions = field(default_factory=ModelOptions)
     batch: int = 1
     max_drop: float | None = 0.005
@@ -156,6 +158,8 @@ class OptimizeConfig(SearchConfig):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"{name}={value!r} must be at least 1.")
+        if self.allow_outside and self.data is None and self.calibration is None:
+            raise UsageError("allow_outside is about the files of a set. Give data or calibration, or leave it out.")
         if self.data is None:
             for name in ("val", "limit"):
                 if getattr(self, name) is not None:
@@ -254,9 +258,11 @@ def _read_parts(config: OptimizeConfig) -> tuple[Records | None, Records | None]
     """Return the images to score, and the training images where the set has both parts."""
     if config.data is None:
         return None, None
-    layout = find_layout(config.data)
+    layout = find_layout(config.data, allow_outside=config.allow_outside)
     if config.val is not None or len(layout.splits) > 1:
-        training, scored = read_splits(config.data, val=config.val, seed=config.seed)
+        training, scored = read_splits(
+            config.data, val=config.val, seed=config.seed, allow_outside=config.allow_outside
+        )
         return scored, training
     return layout.read(None), None
 
@@ -267,7 +273,7 @@ def _find_calibration(
     """Return the images to calibrate with, and where they come from."""
     if config.calibration is not None:
         where = Path(config.calibration)
-        return find_images(where), f"images of {str(where)!r}"
+        return find_images(where, allow_outside=config.allow_outside), f"images of {str(where)!r}"
     if training is not None:
         return image_paths(training), "training images"
     if scored is not None:

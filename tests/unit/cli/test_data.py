@@ -1,6 +1,7 @@
 """`boxwright data`, from the command line to the files."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,24 @@ def test_preview_draws_as_many_pictures_as_batches(boxwright: Command, place: Pa
     )
     assert done.out.split() == [str(tmp_path / f"p/batch_{n}.jpg") for n in range(2)]
     assert all(Path(name).read_bytes().startswith(b"\xff\xd8") for name in done.out.split())
+
+
+def test_files_outside_of_a_set_are_named_and_read_only_with_permission(
+    boxwright: Command, place: Path, tmp_path: Path
+) -> None:
+    shutil.copy(place / "images/000001.jpg", tmp_path / "far.jpg")
+    values = json.loads((place / "instances.json").read_text())
+    values["images"][1]["file_name"] = f"{tmp_path}/far.jpg"
+    (place / "instances.json").write_text(json.dumps(values))
+    done = boxwright("data", "check", str(place))
+    assert (done.code, "error outside-folder: 1" in done.out) == (3, True)
+    for verb in ("convert", "split"):
+        words = ("data", verb, str(place), str(tmp_path / verb), "--to", "coco")
+        done = boxwright(*words)
+        assert done.code == 3
+        assert "far.jpg', which is outside of the set's folder" in done.err
+        assert "--allow-outside" in done.err
+        assert not (tmp_path / verb).exists()
+        assert boxwright(*words, "--allow-outside").code == 0
+    assert boxwright("data", "stats", str(place)).code == 3
+    assert boxwright("data", "stats", str(place), "--allow-outside").code == 0

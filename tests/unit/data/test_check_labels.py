@@ -3,8 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from boxwright.core.boxes import area_xyxy
+from boxwright.core.errors import DataError
 from boxwright.data.check import RULES, check_data
-from boxwright.data.formats import write_records
+from boxwright.data.formats import read_records, write_records
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes
 
@@ -97,3 +99,42 @@ def test_a_list_that_has_an_image_twice_is_named(tmp_path: Path, clean: Records,
     lines = (tmp_path / "new" / file).read_text().splitlines()
     (tmp_path / "new" / file).write_text("\n".join([*lines, lines[0]]))
     assert brief(tmp_path / "new") == [("listed-twice", "000002.jpg", 3)]
+
+
+def test_negative_areas_and_classes_of_one_name_are_errors(tmp_path: Path, clean: Records) -> None:
+    write_records(clean, tmp_path / "new", "coco")
+    file = tmp_path / "new/annotations/instances_train.json"
+    values = json.loads(file.read_text())
+    values["annotations"][0]["area"] = -5
+    values["categories"].append({"id": 2, "name": "circle"})
+    values["annotations"][0]["category_id"] = 2
+    file.write_text(json.dumps(values))
+    (report,) = check_data(tmp_path / "new").values()
+    assert [(f.rule, f.image) for f in report.errors] == [("negative-area", "000000.jpg"), ("duplicate-class", "")]
+    assert report.bad_names == ("000000.jpg",)
+    # The area of the box takes its place.
+    assert read_records(tmp_path / "new").areas_of(0)[0] == area_xyxy(clean.boxes(0))[0]
+
+
+def test_a_crowd_is_0_or_1(tmp_path: Path, clean: Records) -> None:
+    write_records(clean, tmp_path / "new", "coco")
+    file = tmp_path / "new/annotations/instances_train.json"
+    values = json.loads(file.read_text())
+    for annotation, crowd in zip(values["annotations"], ["0", 1, None, True], strict=False):
+        annotation["iscrowd"] = crowd
+    file.write_text(json.dumps(values))
+    assert read_records(tmp_path / "new").crowd.tolist()[:4] == [False, True, False, True]
+    for wrong in ("no", 2, [1], -1):
+        values["annotations"][0]["iscrowd"] = wrong
+        file.write_text(json.dumps(values))
+        with pytest.raises(DataError, match=r"has iscrowd .* where 0 or 1 should be"):
+            read_records(tmp_path / "new")
+        assert brief(tmp_path / "new")[0] == ("bad-label", "000000.jpg", 0)
+
+
+def test_very_many_equal_lines_are_read_and_reported_at_once(tmp_path: Path, clean: Records) -> None:
+    write_records(clean, tmp_path / "new", "yolo")
+    (tmp_path / "new/labels/train/000000.txt").write_text("0 0.5 0.5 0.1 0.1\n" * 200_000)
+    (report,) = check_data(tmp_path / "new").values()
+    assert report.counts()["duplicate-box"] == 1
+    assert "199999 times" in next(f.message for f in report.findings if f.rule == "duplicate-box")

@@ -36,7 +36,7 @@ def lay_out(root: Path, xmls: dict[str, str], *, labels: str = "Annotations", im
         for file in (root / labels / f"{stem}.xml", root / images / f"{stem}.jpg"):
             file.parent.mkdir(parents=True, exist_ok=True)
         (root / labels / f"{stem}.xml").write_text(text)
-        (root / images / f"{stem}.jpg").touch()
+        (root / images / f"{stem}.jpg").write_bytes(b"\xff\xd8\xff the start of an image")
     return root
 
 
@@ -211,7 +211,7 @@ def test_two_splits_share_a_folder_if_their_classes_agree(tmp_path: Path) -> Non
 
 def test_images_that_would_share_a_label_file_or_a_name_are_refused(tmp_path: Path) -> None:
     for name in ("a.jpg", "a.png"):
-        (tmp_path / name).touch()
+        (tmp_path / name).write_bytes(b"GIF89a")
     values = {"boxes_xyxy": [[], []], "class_ids": [[], []], "names": ["x"]}
     twins = Records.from_lists(root=tmp_path, paths=["a.jpg", "a.png"], **values)  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"'a\.jpg' and 'a\.png'"):

@@ -200,6 +200,38 @@ def test_a_yaml_of_no_use_says_why(tmp_path: Path, text: str, says: str) -> None
         read_yolo(save(tmp_path / "data.yaml", text))
 
 
+@pytest.mark.parametrize("numbered", [False, True])
+def test_class_names_are_what_is_written(tmp_path: Path, numbered: bool) -> None:
+    names = ("no", "on", "012", "1e3", "null", "2020-01-01", "2020-99-99", "~", "true", "0x1F")
+    lay_out(tmp_path, TWO)
+    listed = "".join(f"  {n}: {name}\n" if numbered else f"  - {name}\n" for n, name in enumerate(names))
+    records = read_yolo(save(tmp_path / "data.yaml", f"train: images/train\nnc: 10\nnames:\n{listed}"))
+    assert records.names == names
+    write_yolo(records, tmp_path / "new")
+    assert read_yolo(tmp_path / "new").names == names
+
+
+LAYERS = "".join(f"{chr(98 + i)}: &{chr(98 + i)} [{','.join(['*' + chr(97 + i)] * 10)}]\n" for i in range(9))
+HOSTILE = {
+    "an alias inside of what it names": "train: &a [b, *a]",
+    "nested too deeply": "train: " + "[" * 50_000,
+    "more than 200,000 values": "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + LAYERS + "train: *j\nnames: [a]",
+    "bytes, and at most": "# " + "x" * (1 << 20),
+    "has a list where a path should be": "train: [[images/train]]\nnames: [a]",
+    "the name of class 1 is a list": "train: images/train\nnames: [a, [b]]",
+    "the name of class 1 is empty": "train: images/train\nnames: [a, '']",
+    "which does not exist": "train: " + "x" * 300 + "\nnames: [a]",
+    "key 'names' is given twice": "train: images/train\nnames: [a]\nnames: [b]",
+}
+
+
+@pytest.mark.parametrize("says", HOSTILE)
+def test_a_hostile_yaml_is_refused_at_once(tmp_path: Path, says: str) -> None:
+    lay_out(tmp_path, TWO)
+    with pytest.raises(DataError, match=says):
+        read_yolo(save(tmp_path / "data.yaml", HOSTILE[says]))
+
+
 def test_writing_keeps_order_classes_and_category_ids(tmp_path: Path) -> None:
     for name in ("z.png", "sub/ü b.png"):
         save_image(tmp_path / "old" / name, (37, 53))
@@ -239,7 +271,7 @@ def test_crowds_are_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptu
 
 
 def test_an_image_of_unknown_size_can_not_be_written(tmp_path: Path) -> None:
-    (tmp_path / "a.png").touch()
+    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     records = Records.from_lists(
         root=tmp_path, paths=["a.png"], boxes_xyxy=[[[0, 0, 5, 5]]], class_ids=[[0]], names=["x"]
     )

@@ -76,17 +76,22 @@ def make_report(
 
 
 def check_data(
-    path: PathText, *, split: str | None = None, format: Format | None = None, progress: Progress | None = None
+    path: PathText,
+    *,
+    split: str | None = None,
+    format: Format | None = None,
+    progress: Progress | None = None,
+    allow_outside: bool = False,
 ) -> dict[str, CheckReport]:
     """Return a report for each part of the set at a path, or for one split; a set in one piece is called "all".
 
     Faults in labels don't stop the reading, they become part of the reports. Parts are compared with each other for
-    images that are in both. `progress` starts anew for each part.
+    images that are in both. `progress` starts anew for each part; the other arguments are those of `read_records`.
 
     Raises:
         DataError: there is no set that can be read.
     """
-    layout = find_layout(path, format)
+    layout = find_layout(path, format, allow_outside=allow_outside)
     given = layout.splits if split is None else (split,)
     # Lists that join others (trainval) are checked only without those others.
     parts: list[str | None] = [part for part in ("train", "val", "test") if part in given]

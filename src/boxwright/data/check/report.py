@@ -17,6 +17,7 @@ Severity = Literal["error", "warning"]
 
 RULES: dict[str, tuple[Severity, str]] = {
     "bad-label": ("error", "a label file or an entry in it can't be read"),
+    "outside-folder": ("error", "the set names a file outside of its folder"),
     "unknown-class": ("error", "a box of a class that the set does not have"),
     "missing-image": ("error", "the labels name an image that does not exist"),
     "unreadable": ("error", "an image that can't be decoded"),
@@ -29,13 +30,15 @@ RULES: dict[str, tuple[Severity, str]] = {
     "non-finite": ("error", "corners that are not a number or infinite"),
     "degenerate-box": ("error", "a box without width or height"),
     "box-outside": ("error", "a box completely outside of the image"),
+    "negative-area": ("error", "an object whose area is below 0; the area of its box is used"),
+    "duplicate-class": ("error", "several classes have the same name"),
     "unlabelled-image": ("warning", "an image without labels"),
     "exif-rotated": ("warning", "an image that EXIF turns; boxes must be in the displayed frame"),
     "duplicate-image": ("warning", "two images with the same content"),
     "tiny-box": ("warning", "a box less than a pixel wide or high"),
     "box-over-edge": ("warning", "a box that extends over the edge of the image"),
     "duplicate-box": ("warning", "a box that appears twice"),
-    "many-boxes": ("warning", "more boxes in an image than training uses"),
+    "many-boxes": ("warning", "more boxes in an image than training uses where shapes are fixed"),
     "unused-class": ("warning", "a class without a box"),
 }
 """Every rule with its severity and what it finds, in the order of reports."""
@@ -99,7 +102,7 @@ class CheckReport:
             found = ({key: value for key, value in f.items() if key != "severity"} for f in values["findings"])
             numbers = {key: values[key] for key in ("root", "images", "checked", "boxes")}
             return cls(**numbers, findings=tuple(Finding(**finding) for finding in found))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(f"{str(path)!r} is not a data report: {error!r}. Check the data again.") from error
 
     @cached_property
@@ -120,7 +123,7 @@ class CheckReport:
     @cached_property
     def bad_names(self) -> tuple[str, ...]:
         """The names of the images with errors, including missing ones."""
-        return tuple(dict.fromkeys(f.image for f in self.errors))
+        return tuple(dict.fromkeys(f.image for f in self.errors if f.image))
 
     @property
     def error_fraction(self) -> float:
@@ -139,7 +142,8 @@ class CheckReport:
         """Return one sentence."""
         parts = []
         if self.errors:
-            parts.append(f"{_count(len(self.errors), 'error')} in {_count(len(self.bad_names), 'image')}")
+            where = f" in {_count(len(self.bad_names), 'image')}" if self.bad_names else ""
+            parts.append(_count(len(self.errors), "error") + where)
         if self.warnings:
             parts.append(_count(len(self.warnings), "warning"))
         size = f"{_count(self.images, 'image')} with {_count(self.boxes, 'box', 'boxes')}"

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,13 +12,14 @@ from numpy.typing import NDArray
 
 from boxwright.core.boxes import area_xyxy, clip_xyxy
 from boxwright.core.errors import DataError
+from boxwright.core.files import read_bytes
 from boxwright.data.check.report import Finding
 from boxwright.data.records import Records
 from boxwright.data.threads import map_threads
-from boxwright.vision.decode import decode_image, parse_header
+from boxwright.vision.decode import MOST_BYTES, decode_image, parse_header
 
 MOST_BOXES = 120
-"""Images with more boxes get a warning: YOLOX learns from at most this many per image."""
+"""Images with more boxes get a warning: where every batch must have the same shape, training uses this many."""
 
 _SLACK_PX = 1.0
 """A box may extend over the edge by this much: labels are rounded, and some tools count pixels from 1."""
@@ -72,7 +74,7 @@ def check_leaks(records: Records, facts: Sequence[FileFacts], other: Records, wo
         # Most files differ in length already and need not be read.
         try:
             if os.path.getsize(other.path(i)) in lengths:
-                return _digest(other.path(i).read_bytes())
+                return _digest(read_bytes(other.path(i)))
         except (OSError, ValueError):
             pass
         return b""
@@ -95,7 +97,7 @@ def _check_file(records: Records, i: int) -> FileFacts:
     found = partial(_finding, records, i)
 
     try:
-        data = records.path(i).read_bytes()
+        data = read_bytes(records.path(i), max_bytes=MOST_BYTES)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         return FileFacts(findings=(found("unreadable", f"it can't be read: {reason}."),))
@@ -173,15 +175,23 @@ def check_boxes(records: Records, sizes_hw: NDArray[np.int32]) -> Iterator[Findi
     yield from report("box-outside", outside, lambda row: f"is outside {frame(row)}")
     sticking = known & ~outside & (over > _SLACK_PX)
     yield from report("box-over-edge", sticking, lambda row: f"sticks {over[row]:.3g} pixels out {frame(row)}")
-    yield from report("duplicate-box", _repeated(owner, records), lambda _: "repeats an earlier box of the same class")
+    times = _count_repeats(owner, records)
+
+    def repeats(row: int) -> str:
+        return "repeats an earlier box of the same class" + (f" {times[row]} times" if times[row] > 1 else "")
+
+    yield from report("duplicate-box", times > 0, repeats)
 
 
 def check_counts(records: Records) -> Iterator[Finding]:
-    """Yield what is odd about the number of boxes: too many in an image, none of a class."""
+    """Yield what is odd about numbers: too many boxes in an image, none of a class, several classes of one name."""
     counts = np.diff(records.offsets)
     for i in np.flatnonzero(counts > MOST_BOXES).tolist():
-        message = f"{counts[i]} boxes; training uses at most {MOST_BOXES} per image."
+        message = f"{counts[i]} boxes; training on Gaudi, or with compile=true, uses at most {MOST_BOXES} per image."
         yield _finding(records, i, "many-boxes", message)
+    for name, count in Counter(records.names).items():
+        if count > 1:
+            yield Finding(rule="duplicate-class", image="", message=f"{count} classes have the name {name!r}.")
     used = np.bincount(records.class_ids, minlength=len(records.names))
     for class_id in np.flatnonzero(used == 0).tolist():
         yield Finding(rule="unused-class", image="", message=f"The class {records.names[class_id]!r} has no box.")
@@ -197,15 +207,17 @@ def fits(boxes_xyxy: NDArray[np.float32], size_hw: tuple[int, int]) -> bool:
     return bool((np.abs(boxes_xyxy - clip_xyxy(boxes_xyxy, size_hw)) <= _SLACK_PX).all())
 
 
-def _repeated(owner: NDArray[np.int64], records: Records) -> NDArray[np.bool_]:
-    """Return which boxes repeat an earlier one of the same image: the same corners and class."""
+def _count_repeats(owner: NDArray[np.int64], records: Records) -> NDArray[np.int64]:
+    """Return how often a box of the same image, corners and class comes again, at the first repetition of each."""
     rows = np.column_stack((owner, records.class_ids, records.boxes_xyxy)).astype(np.float64)
+    times = np.zeros(len(rows), np.int64)
     # A stable sort: of equal rows the first in the file stays first.
     order = np.lexsort(rows.T[::-1])
-    same = _all_of(rows[order][1:] == rows[order][:-1])
-    repeated = np.zeros(len(rows), np.bool_)
-    repeated[order[1:][same]] = True
-    return repeated
+    differs = ~_all_of(rows[order][1:] == rows[order][:-1])
+    starts = np.flatnonzero(np.concatenate((np.ones(min(len(rows), 1), np.bool_), differs)))
+    sizes = np.diff(np.append(starts, len(rows)))
+    times[order[starts[sizes > 1] + 1]] = sizes[sizes > 1] - 1
+    return times
 
 
 def _all_of(rows: NDArray[np.bool_]) -> NDArray[np.bool_]:

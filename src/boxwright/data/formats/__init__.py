@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import get_args
 
 from boxwright.core.errors import DataError, check_choice
+from boxwright.core.files import require_file
 from boxwright.data.formats.base import Fault, Format, Layout, Split
 from boxwright.data.formats.coco import CocoLayout, json_files, write_coco_folder
-from boxwright.data.formats.files import CopyMode
+from boxwright.data.formats.files import CopyMode, only_images
 from boxwright.data.formats.voc import VocLayout, write_voc
 from boxwright.data.formats.yolo import YoloLayout, write_yolo
 from boxwright.data.records import PathText, Records
@@ -29,6 +30,7 @@ def read_records(
     names: Sequence[str] | None = None,
     format: Format | None = None,
     faults: list[Fault] | None = None,
+    allow_outside: bool = False,
 ) -> Records:
     """Return the set at a path, in any known format.
 
@@ -42,16 +44,22 @@ def read_records(
         format: "coco", "voc" or "yolo", if a folder can be read in several ways.
         faults: collects what is wrong in the labels, and what is wrong is left out. Without it the first error is
             raised.
+        allow_outside: also read images and lists that the set's files name outside of its folder.
 
     Raises:
         DataError: there is nothing at the path, nothing in a known format, no such split, more than one way to read
-            it, or a label is wrong.
+            it, a label is wrong, or something outside of the folder is named.
     """
-    return find_layout(path, format).read(split, names, faults)
+    return find_layout(path, format, allow_outside=allow_outside).read(split, names, faults)
 
 
-def find_layout(path: PathText, format: Format | None = None) -> Layout:
+def find_layout(path: PathText, format: Format | None = None, *, allow_outside: bool = False) -> Layout:
     """Return the layout of the set at a path: a json, a yaml, a list of images, or a folder.
+
+    Args:
+        path: where the set is.
+        format: "coco", "voc" or "yolo", if a folder can be read in several ways.
+        allow_outside: whether the layout reads what the set's files name outside of its folder.
 
     Raises:
         DataError: nothing in a known format is there, or the folder can be read in several ways.
@@ -62,8 +70,13 @@ def find_layout(path: PathText, format: Format | None = None) -> Layout:
     place = Path(os.path.abspath(path))
     if not place.exists():
         raise DataError(f"There is no data set at {str(path)!r}. Check the path.")
+    if not place.is_dir():
+        try:
+            require_file(place)
+        except OSError as error:
+            raise DataError(f"{str(path)!r} can't be a data set: {error.strerror}. Check the path.") from error
     layouts: dict[str, Layout | None] = {
-        name: layout.find(place)
+        name: layout.find(place, allow_outside)
         for name, layout in (("coco", CocoLayout), ("voc", VocLayout), ("yolo", YoloLayout))
         if format in (None, name)
     }
@@ -84,7 +97,7 @@ def find_layout(path: PathText, format: Format | None = None) -> Layout:
     # A single json is taken as it is: if something is wrong with it, reading it says what.
     files = json_files(place) if format in (None, "coco") else []
     if len(files) == 1:
-        return CocoLayout(place=place, files={"": (files[0],)})
+        return CocoLayout(place=place, files={"": (files[0],)}, allow_outside=allow_outside)
     if format is not None:
         raise DataError(
             f"The folder {str(path)!r} holds no set in the format {format!r}. Check the path or the format."
@@ -96,18 +109,20 @@ def find_layout(path: PathText, format: Format | None = None) -> Layout:
 
 def write_records(
     records: Records, folder: PathText, format: Format, *, split: str = "train", images: CopyMode = "copy"
-) -> None:
-    """Write a set with its images to a folder, in the layout of a format.
+) -> int:
+    """Write a set with its images to a folder, in the layout of a format; files that are not images are left out.
 
     COCO gets `annotations/instances_<split>.json` and `images/<split>/`; for the others see `write_voc` and
-    `write_yolo`. Several splits may go to one folder, one call each.
+    `write_yolo`. Several splits may go to one folder, one call each. Return how many images were written.
 
     Raises:
-        DataError: a file can't be written, or the set does not fit what is in the folder.
+        DataError: a file can't be written, none is an image, or the set does not fit what is in the folder.
         UsageError: the format, split or way to copy images is unknown.
     """
     check_choice("format", format, get_args(Format))
     check_choice("split", split, get_args(Split))
     check_choice("images", images, get_args(CopyMode))
     write = {"coco": write_coco_folder, "voc": write_voc, "yolo": write_yolo}[format]
-    write(records, Path(folder), split, images)
+    good = only_images(records)
+    write(good, Path(folder), split, images)
+    return len(good)

@@ -18,6 +18,8 @@ Split = Literal["train", "val", "test"]
 SPLIT_FOLDERS = ("train", "val", "valid", "test")
 """Folders that hold one split each, in some layouts."""
 
+_LABEL_FOLDERS = ("annotations", "labels")
+
 _WORDS = {"train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
 
@@ -37,7 +39,12 @@ class Fault:
 
 
 class Layout(Protocol):
-    """Where the files of a set are. Finding it opens few files; `read` parses the labels."""
+    """Where the files of a set are. Finding it opens few files; `read` parses the labels.
+
+    What the set's own files name is read only if it lies in the set's folder, unless the layout was found with
+    `allow_outside`: a list or a json that somebody else wrote can name any file of this machine. Links inside the
+    folder are followed.
+    """
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -75,6 +82,25 @@ def record(faults: list[Fault] | None, rule: str, path: Path | str, message: str
     if faults is None:
         raise DataError(f"{message} Correct it or take it out; `boxwright data check` lists all such faults.")
     faults.append(Fault(rule=rule, path=str(path), message=message))
+
+
+def home_of(place: Path) -> Path:
+    """Return the folder of the set that a file or folder stands for; a folder of labels is a part of it.
+
+    Example:
+        >>> home_of(Path("/coco/annotations/instances_val2017.json")).as_posix(), home_of(Path("/pets/data.yaml")).name
+        ('/coco', 'pets')
+    """
+    folder = place if place.is_dir() else place.parent
+    return folder.parent if folder.name.lower() in _LABEL_FOLDERS else folder
+
+
+def outside(file: Path, name: str | Path, home: Path) -> str:
+    """Return the sentences about a file that lies outside of the set's folder."""
+    return (
+        f"{str(file)!r} names {str(name)!r}, which is outside of the set's folder {str(home)!r}. Files there are read "
+        "only with --allow-outside (in Python allow_outside=True)."
+    )
 
 
 def split_of(name: str) -> str | None:

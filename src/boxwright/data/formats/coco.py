@@ -15,14 +15,16 @@ from numpy.typing import NDArray
 
 from boxwright.core.boxes import area_xyxy, xywh_to_xyxy
 from boxwright.core.errors import DataError, shorten
-from boxwright.data.formats.base import SPLIT_FOLDERS, Fault, record, require_split, split_of
-from boxwright.data.formats.files import CopyMode, copy_images, exported_names, find_images, write_text
+from boxwright.core.files import is_inside, read_bytes
+from boxwright.data.formats.base import SPLIT_FOLDERS, Fault, home_of, outside, record, require_split, split_of
+from boxwright.data.formats.files import CopyMode, copy_images, exported_names, find_images, is_strange, write_text
 from boxwright.data.records import Records, pack_paths
 from boxwright.vision.decode import list_images
 
 _log = logging.getLogger(__name__)
 
 _KEYS = ("images", "annotations", "categories")
+_MOST_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,22 +33,25 @@ class CocoLayout:
 
     place: Path
     files: dict[str, tuple[Path, ...]]
+    allow_outside: bool = False
 
     @classmethod
-    def find(cls, place: Path) -> "CocoLayout | None":
+    def find(cls, place: Path, allow_outside: bool = False) -> "CocoLayout | None":
         """Return the COCO json files of a folder, its `annotations/` and its split folders; None without any.
 
         If some are called `instances...`, others (key points, captions) don't count.
         """
         if place.is_file():
-            return cls(place=place, files={"": (place,)}) if place.suffix.lower() == ".json" else None
+            if place.suffix.lower() != ".json":
+                return None
+            return cls(place=place, files={"": (place,)}, allow_outside=allow_outside)
         files = json_files(place)
         named = [file for file in files if file.name.startswith("instances") and _looks_like_coco(file)]
         by_split: dict[str, tuple[Path, ...]] = {}
         for file in named or [file for file in files if _looks_like_coco(file)]:
             split = split_of(file.stem) or (split_of(file.parent.name) if file.parent != place else None) or ""
             by_split[split] = (*by_split.get(split, ()), file)
-        return cls(place=place, files=by_split) if by_split else None
+        return cls(place=place, files=by_split, allow_outside=allow_outside) if by_split else None
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -76,7 +81,12 @@ class CocoLayout:
             raise DataError(
                 f"There are {len(files)} COCO json files in {str(self.place)!r}: {shown}. Name the one to read{hint}."
             )
-        records = read_coco(files[0], faults)
+        home = search = None
+        if not self.allow_outside:
+            home = home_of(self.place)
+            # The images of a json that is named itself may also be beside its folder.
+            search = files[0].parent.parent if self.place.is_file() else home
+        records = read_coco(files[0], faults, home=home, search=search)
         if faults is not None and self._is_alone():
             listed = {os.path.abspath(records.path(i)) for i in range(len(records))}
             for image in list_images(records.root, recursive=True):
@@ -100,7 +110,9 @@ def json_files(place: Path) -> list[Path]:
     return sorted(file for folder in folders for file in folder.glob("*.json") if file.is_file())
 
 
-def read_coco(file: Path, faults: list[Fault] | None = None) -> Records:
+def read_coco(
+    file: Path, faults: list[Fault] | None = None, *, home: Path | None = None, search: Path | None = None
+) -> Records:
     """Return the images and boxes of a COCO json.
 
     Images are looked for beside the json and one folder up, there also in `images/` and in a folder named as the json
@@ -110,6 +122,8 @@ def read_coco(file: Path, faults: list[Fault] | None = None) -> Records:
     Args:
         file: the json.
         faults: collects the images and annotations that are wrong and left out. Without it the first one is raised.
+        home: the folder of the set: an image that the json names outside of it is wrong. None allows all.
+        search: the folder in which images are looked for; None for all the usual ones.
 
     Raises:
         DataError: the file is malformed, none of its images exists, or an entry is wrong.
@@ -146,8 +160,14 @@ def read_coco(file: Path, faults: list[Fault] | None = None) -> Records:
         record(faults, "bad-label", name or file, f"{where} {problem}.")
     if not images:
         raise DataError(f"{where} none of its {len(listed)} images has an id and a file_name.")
-    file_names = [str(image["file_name"]) for image in images]
-    root, exists = find_images(file, file_names)
+    file_names = [_file_name(image["file_name"]) for image in images]
+    root, exists = find_images(file, file_names, home, search)
+    strays = set()
+    if home is not None:
+        strays = {n for n in file_names if is_strange(n) and not is_inside(root / n, root, home)}
+        for name in file_names if strays else ():
+            if name in strays:
+                record(faults, "outside-folder", name, outside(file, name, home))
 
     owners = _look_up(annotations, "image_id", index)
     classes = _look_up(annotations, "category_id", class_of)
@@ -155,13 +175,20 @@ def read_coco(file: Path, faults: list[Fault] | None = None) -> Records:
     boxes_xyxy = xywh_to_xyxy(boxes_xywh).astype(np.float32)
     # Without an area in the file, that of the box.
     given = (a.get("area") for a in annotations)
-    own = area_xyxy(boxes_xyxy).tolist()
-    areas = _numbers([o if g is None else g for g, o in zip(given, own, strict=True)], ())
+    own = area_xyxy(boxes_xyxy)
+    areas = _numbers([o if g is None else g for g, o in zip(given, own.tolist(), strict=True)], ())
+    crowd = _numbers([a.get("iscrowd") or 0 for a in annotations], ())
     usable = (owners >= 0) & (classes >= 0) & np.isfinite(areas) & np.isfinite(boxes_xywh).all(axis=1)
+    usable &= (crowd == 0) | (crowd == 1)
     for n in np.flatnonzero(~usable).tolist():
-        rule, problem = _problem(annotations[n], owners[n] >= 0, classes[n] >= 0, boxes_xywh[n])
+        rule, problem = _problem(annotations[n], owners[n] >= 0, classes[n] >= 0, boxes_xywh[n], areas[n])
         path = root / file_names[owners[n]] if owners[n] >= 0 else file
         record(faults, rule, path, f"{where} annotation {annotations[n].get('id')!r} {problem}.")
+    for n in np.flatnonzero(usable & (areas < 0)).tolist():
+        if faults is not None:
+            message = f"{where} annotation {annotations[n].get('id')!r} has the area {areas[n]:g}; its box is used."
+            record(faults, "negative-area", root / file_names[owners[n]], message)
+    areas = np.where(areas < 0, own, areas)
 
     sizes_hw = np.zeros((len(images), 2), np.int32)
     for n, image in enumerate(images):
@@ -182,20 +209,19 @@ def read_coco(file: Path, faults: list[Fault] | None = None) -> Records:
         sizes_hw=sizes_hw,
         boxes_xyxy=boxes_xyxy[chosen],
         class_ids=classes[chosen].astype(np.int32),
-        crowd=np.array([bool(a.get("iscrowd", 0)) for a in annotations], np.bool_)[chosen],
+        crowd=crowd[chosen] == 1,
         areas=areas[chosen].astype(np.float32),
         offsets=np.searchsorted(owners[chosen], np.arange(len(images) + 1)),
         names=tuple(str(c["name"]) for c in sorted(categories, key=lambda c: class_of[c["id"]])),
         category_ids=tuple(class_of),
-        missing=tuple(n for n, there in zip(file_names, exists, strict=True) if not there),
+        missing=tuple(n for n, there in zip(file_names, exists, strict=True) if not there and n not in strays),
     )
-    if not records.missing:
-        return records
-    _log.warning(
-        "%d of the %d images of %r are not in %r and are left out: %s.",
-        len(records.missing), len(images), str(file), str(root), shorten(records.missing),
-    )  # fmt: skip
-    return records.select(exists)
+    if records.missing:
+        _log.warning(
+            "%d of the %d images of %r are not in %r and are left out: %s.",
+            len(records.missing), len(images), str(file), str(root), shorten(records.missing),
+        )  # fmt: skip
+    return records if exists.all() else records.select(exists)
 
 
 def write_coco_folder(records: Records, folder: Path, split: str, images: CopyMode) -> None:
@@ -250,7 +276,7 @@ def _looks_like_coco(file: Path) -> bool:
 def _load(file: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the images, annotations and categories of a json."""
     try:
-        content = json.loads(file.read_bytes())
+        content = json.loads(read_bytes(file))
     except OSError as error:
         raise DataError(f"Cannot read {str(file)!r}: {error.strerror}. Check the path.") from error
     except (ValueError, RecursionError) as error:  # a JSONDecodeError names line and column
@@ -308,17 +334,30 @@ def _numbers(values: Sequence[Any], shape: tuple[int, ...]) -> NDArray[np.float6
     return np.concatenate([_numbers([value], shape) for value in values])
 
 
+def _file_name(value: Any) -> str:
+    # The system would follow a link before it goes up; the check of what is inside goes by the names alone.
+    name = str(value)
+    return os.path.normpath(name) if os.pardir in name else name
+
+
 def _problem(
-    annotation: Mapping[str, Any], has_image: bool, has_class: bool, box: NDArray[np.float64]
+    annotation: Mapping[str, Any], has_image: bool, has_class: bool, box: NDArray[np.float64], area: float
 ) -> tuple[str, str]:
     """Return rule and words for what is wrong with an annotation."""
     if not has_image:
         return "bad-label", f"belongs to image {annotation.get('image_id')!r}, which the file does not have"
     if not has_class:
         return "unknown-class", f"belongs to category {annotation.get('category_id')!r}, which the file does not have"
-    if np.isfinite(box).all():
-        return "bad-label", f"has area {annotation.get('area')!r} where a finite number should be"
-    return "bad-label", f"has bbox {annotation.get('bbox')!r} where 4 finite numbers should be"
+    if not np.isfinite(box).all():
+        return "bad-label", f"has bbox {_show(annotation.get('bbox'))} where 4 finite numbers should be"
+    if not np.isfinite(area):
+        return "bad-label", f"has area {_show(annotation.get('area'))} where a finite number should be"
+    return "bad-label", f"has iscrowd {_show(annotation.get('iscrowd'))} where 0 or 1 should be"
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def _shortest(values: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -10,21 +10,33 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.core.errors import DataError
-from boxwright.core.files import write_whole
+from boxwright.core.errors import DataError, shorten
+from boxwright.core.files import is_inside, read_bytes, require_file, write_whole
+from boxwright.core.log import get_logger
+from boxwright.data.formats.base import outside
 from boxwright.data.records import PathText, Records
+from boxwright.data.threads import map_threads
+from boxwright.vision.size import is_image
+
+_log = get_logger(__name__)
+
+_MOST_TEXT = 1 << 30
+_HEAD = 4096  # bytes that show whether a file is an image
+_READERS = 8
 
 CopyMode = Literal["copy", "link"]
 """How images get into a written set: `copy` them, or make a symbolic `link` to each."""
 
 
-def read_text(file: Path) -> str:
+def read_text(file: Path, *, max_bytes: float = _MOST_TEXT) -> str:
     """Return the text of a file without a byte order mark."""
     try:
         # Not strict: lists may hold file names that are not valid UTF-8.
-        return file.read_bytes().decode("utf-8-sig", "surrogateescape")
+        return read_bytes(file, max_bytes=max_bytes).decode("utf-8-sig", "surrogateescape")
     except OSError as error:
         raise DataError(f"Cannot read {str(file)!r}: {error.strerror}. Check the file.") from error
+    except ValueError as error:  # a name with a NUL
+        raise DataError(f"Cannot read {str(file)!r}: {error}. Check the name.") from error
 
 
 def read_lines(file: Path) -> list[str]:
@@ -84,6 +96,33 @@ def label_stems(names: Sequence[str]) -> list[str]:
     return stems
 
 
+def only_images(records: Records) -> Records:
+    """Return the set without the files that are not images by their content; those are logged.
+
+    Raises:
+        DataError: none is an image.
+    """
+
+    def looks_good(i: int) -> bool:
+        path = records.path(i)
+        try:
+            require_file(path)
+            with path.open("rb") as file:
+                return is_image(file.read(_HEAD))
+        except (OSError, ValueError):
+            return False
+
+    # Waiting for the disk is most of the work, so there are more threads than cores.
+    good = np.array(list(map_threads(looks_good, len(records), _READERS)), np.bool_)
+    if good.all():
+        return records
+    names = [records.relative_path(i) for i in np.flatnonzero(~good).tolist()]
+    if not good.any():
+        raise DataError(f"None of the {len(records)} files of the set is an image. First: {str(records.path(0))!r}.")
+    _log.warning("%d files are left out, because they are not images: %s.", len(names), shorten(names))
+    return records.select(good)
+
+
 def copy_images(records: Records, names: Sequence[str], folder: Path, how: CopyMode) -> None:
     """Copy or link every image to `folder / name`; one that is there already stays."""
     for i, name in enumerate(names):
@@ -100,6 +139,11 @@ def copy_images(records: Records, names: Sequence[str], folder: Path, how: CopyM
                 raise DataError(f"{what} another image is there. Write to an empty folder, or rename one of them.")
         except OSError as error:
             raise DataError(f"{what} {error.strerror}. Check both places.") from error
+
+
+def is_strange(name: str) -> bool:
+    """Return whether a name may lead out of the folder that it is relative to."""
+    return os.path.isabs(name) or os.pardir in name
 
 
 def image_roots(file: Path) -> list[Path]:
@@ -123,18 +167,30 @@ def image_roots(file: Path) -> list[Path]:
     return list(dict.fromkeys(roots))
 
 
-def find_images(file: Path, names: Sequence[str]) -> tuple[Path, NDArray[np.bool_]]:
-    """Return the folder that holds most of the images of a COCO json, and which of them it holds."""
+def find_images(
+    file: Path, names: Sequence[str], home: Path | None = None, search: Path | None = None
+) -> tuple[Path, NDArray[np.bool_]]:
+    """Return the folder that holds most of the images of a COCO json, and which of them it holds.
+
+    Args:
+        file: the json.
+        names: of the images.
+        home: the folder of the set: names that lead out of it, and out of the folder of the images, don't count.
+        search: the folder in which the images are looked for.
+    """
     # Whole folders are listed because asking a network disk for 100,000 files one by one is slow.
     listings: dict[str, frozenset[str]] = {}
 
     def exists(root: Path, name: str) -> bool:
-        folder, base = os.path.split(os.path.join(root, name))
+        path = os.path.join(root, name)
+        if home is not None and is_strange(name) and not is_inside(path, root, home):
+            return False
+        folder, base = os.path.split(path)
         if folder not in listings:
             listings[folder] = list_files(folder)
         return base in listings[folder]
 
-    roots = image_roots(file)
+    roots = [root for root in image_roots(file) if search is None or is_inside(root, search)]
     best, best_found = roots[-1], np.zeros(len(names), np.bool_)
     for root in roots:
         found = np.array([exists(root, name) for name in names], np.bool_)
@@ -143,6 +199,9 @@ def find_images(file: Path, names: Sequence[str]) -> tuple[Path, NDArray[np.bool
         if found.all():
             break
     if not best_found.any():
+        stray = next((name for name in names if home and is_strange(name) and not is_inside(best / name, home)), None)
+        if home is not None and stray is not None:
+            raise DataError(outside(file, stray, home))
         places = ", ".join(repr(str(r)) for r in roots if r.is_dir())
         raise DataError(
             f"None of the {len(names)} images of {str(file)!r} was found, the first being {names[0]!r}. "

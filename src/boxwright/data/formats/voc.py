@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from boxwright.core.errors import DataError, shorten
+from boxwright.core.files import require_file
 from boxwright.data.formats.base import SPLIT_FOLDERS, Fault, record, require_split, split_of
 from boxwright.data.formats.files import (
     CopyMode,
@@ -47,8 +48,12 @@ class VocLayout:
     lists: dict[str, Path] = field(default_factory=dict)
 
     @classmethod
-    def find(cls, place: Path) -> "VocLayout | None":
-        """Return the layout of the VOC set in a folder, None when there is no xml at the usual places."""
+    def find(cls, place: Path, allow_outside: bool = False) -> "VocLayout | None":
+        """Return the layout of the VOC set in a folder, None when there is no xml at the usual places.
+
+        `allow_outside` makes no difference: names in lists and xml files are only looked up among the files found.
+        """
+        del allow_outside
         if not place.is_dir():
             return None
         if place.name in _LABEL_FOLDERS and _has_xml(place, "*.xml", "*/*.xml"):
@@ -211,10 +216,11 @@ def _has_xml(folder: Path, *patterns: str) -> bool:
     if first is None:
         return False
     try:
+        require_file(first)
         with first.open("rb") as stream:
             head = stream.read(4096)
     except OSError:
-        return False
+        head = b""  # reading it says what is wrong
     # In a label folder an empty or broken one counts as well; reading it says what is wrong.
     return b"<annotation" in head or first.parent.name in _LABEL_FOLDERS
 

@@ -10,8 +10,10 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from boxwright.core.errors import DataError
+from boxwright.core.files import read_bytes
 from boxwright.data.records import Records
 
+_MOST_BYTES = 1 << 28
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 
 
@@ -38,7 +40,7 @@ def parse_voc_xml(file: Path) -> VocXml:
     """Return the content of an xml file; broken files and objects become sentences in `wrong`."""
     found = VocXml(file=file)
     try:
-        tree = ElementTree.fromstring(file.read_bytes())
+        tree = ElementTree.fromstring(read_bytes(file, max_bytes=_MOST_BYTES))
     except OSError as error:
         found.wrong.append(f"{str(file)!r} can't be read: {error.strerror}.")
         return found

@@ -12,8 +12,10 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from boxwright.core import yaml_file
 from boxwright.core.errors import DataError, shorten
-from boxwright.data.formats.base import SPLIT_FOLDERS, Fault, record, require_split, split_of
+from boxwright.core.files import is_inside
+from boxwright.data.formats.base import SPLIT_FOLDERS, Fault, home_of, outside, record, require_split, split_of
 from boxwright.data.formats.files import (
     CopyMode,
     copy_images,
@@ -45,6 +47,7 @@ _log = logging.getLogger(__name__)
 
 # How many text files are looked at to see whether a folder holds labels.
 _LOOKED_AT = 100
+_MOST_LABEL = 1 << 26
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,43 +59,46 @@ class YoloLayout:
         images: for each split ("" when there are none) the folders of images and the files that list images.
         names: class names by class id, None when no file has them.
         category_ids: the ids that a COCO set had for the classes; `write_yolo` keeps them.
+        home: the folder that everything must be in; None for anywhere.
     """
 
     place: Path
     images: dict[str, tuple[Path, ...]]
     names: tuple[str, ...] | None = None
     category_ids: tuple[int, ...] | None = None
+    home: Path | None = None
 
     @classmethod
-    def find(cls, place: Path) -> "YoloLayout | None":
+    def find(cls, place: Path, allow_outside: bool = False) -> "YoloLayout | None":
         """Return the layout of the YOLO set at a path: a yaml, a list of images, or a folder; None without a set."""
+        home = None if allow_outside else home_of(place)
         if place.suffix.lower() in (".yaml", ".yml") and place.is_file():
-            return cls._from_yaml(place)
+            return cls._from_yaml(place, home)
         if place.is_file():
             if place.suffix.lower() != ".txt" or not lists_images(place):
                 return None
             around = find_yaml(place.parent)
-            names = cls._from_yaml(around).names if around else _read_class_file(place.parent)
-            return cls(place=place, images={"": (place,)}, names=names)
+            names = cls._from_yaml(around, home).names if around else _read_class_file(place.parent)
+            return cls(place=place, images={"": (place,)}, names=names, home=home)
         file = find_yaml(place)
         if file is not None:
-            return cls._from_yaml(file)
+            return cls._from_yaml(file, home)
         images = _find_image_folders(place)
-        return cls(place=place, images=images, names=_read_class_file(place)) if images else None
+        return cls(place=place, images=images, names=_read_class_file(place), home=home) if images else None
 
     @classmethod
-    def _from_yaml(cls, file: Path) -> "YoloLayout":
+    def _from_yaml(cls, file: Path, home: Path | None) -> "YoloLayout":
         values = load_yaml(file)
         if not isinstance(values, Mapping):
             raise DataError(f"{str(file)!r} does not describe a YOLO set: it needs the keys 'names' and 'train'.")
-        images = yaml_images(values, file)
+        images = yaml_images(values, file, home)
         names, category_ids = yaml_classes(values, file)
-        return cls(place=file, images=images, names=names, category_ids=category_ids)
+        return cls(place=file, images=images, names=names, category_ids=category_ids, home=home)
 
     @property
     def splits(self) -> tuple[str, ...]:
         """The splits whose images exist."""
-        return tuple(name for name, places in self.images.items() if name and all(p.exists() for p in places))
+        return tuple(name for name, places in self.images.items() if name and all(map(os.path.exists, places)))
 
     @property
     def evidence(self) -> Path:
@@ -116,7 +122,7 @@ class YoloLayout:
                 f"Put 'names' into a data.yaml, or one name per line into {CLASS_FILE!r}."
             )
         places = self._choose(split)
-        listed = [image for place in places for image in listed_images(place)]
+        listed = [image for place in places for image in self._list(place, faults)]
         if len(places) > 1:
             # They may overlap. One list that names an image twice is a fault, and stays for the linter to find.
             listed = list(dict.fromkeys(listed))
@@ -159,6 +165,19 @@ class YoloLayout:
             missing=missing,
         )
 
+    def _list(self, place: Path, faults: list[Fault] | None) -> list[Path]:
+        """Return the images of a folder or list; those that a list names outside of the set's folder are faults."""
+        images = listed_images(place)
+        if self.home is None or os.path.isdir(place):
+            return images
+        kept = []
+        for image in images:
+            if is_inside(image, self.home):
+                kept.append(image)
+            else:
+                record(faults, "outside-folder", image, outside(place, image, self.home))
+        return kept
+
     def _choose(self, split: str | None) -> tuple[Path, ...]:
         """Return the folders and lists of a split, None for all that exist."""
         if split is not None:
@@ -167,7 +186,9 @@ class YoloLayout:
             names = self.splits or tuple(self.images)
             chosen = tuple(dict.fromkeys(place for name in names for place in self.images[name]))
         for place in chosen:
-            if not place.exists():
+            if self.home is not None and not is_inside(place, self.home):
+                raise DataError(outside(self.place, place, self.home))
+            if not os.path.exists(place):
                 raise DataError(
                     f"{str(self.place)!r} names images in {str(place)!r}, which does not exist. "
                     "Correct 'path' or the split in the yaml."
@@ -216,10 +237,10 @@ def _describe(records: Records, file: Path, split: str) -> dict[str, Any]:
     """Return the content of `data.yaml`: what it holds so far, and the new split."""
     known: dict[str, Any] = {}
     if file.exists():
-        before = YoloLayout.find(file)
+        before = YoloLayout.find(file, allow_outside=True)
         if before is None or before.names != records.names:
             raise DataError(f"{str(file)!r} lists other classes than the set to be written. Choose an empty folder.")
-        known = load_yaml(file)
+        known = yaml_file.parse(read_text(file))
     description: dict[str, Any] = known | {split: f"images/{split}", "names": dict(enumerate(records.names))}
     if records.category_ids != tuple(range(1, len(records.names) + 1)):
         description["category_ids"] = list(records.category_ids)
@@ -286,7 +307,12 @@ def _read_label(image: Path, file: Path | None, classes: int, faults: list[Fault
             message = f"The image {str(image)!r} has no label file and is taken to have no boxes."
             record(faults, "unlabelled-image", image, message)
         return np.zeros((0, 6))
-    rows, wrong = parse_label(read_text(file), classes)
+    try:
+        text = read_text(file, max_bytes=_MOST_LABEL)
+    except DataError as error:
+        record(faults, "bad-label", image, str(error))
+        return np.zeros((0, 6))
+    rows, wrong = parse_label(text, classes)
     for rule, message in wrong:
         record(faults, rule, image, f"{str(file)!r}: {message}")
     return rows

@@ -10,8 +10,10 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from boxwright.core import yaml_file
 from boxwright.core.boxes import area_xyxy, cxcywh_to_xyxy, xyxy_to_cxcywh
 from boxwright.core.errors import DataError
+from boxwright.core.files import is_inside
 from boxwright.data.formats.base import SPLIT_FOLDERS, split_of
 from boxwright.data.formats.files import read_lines, read_text
 from boxwright.data.threads import map_threads
@@ -23,6 +25,8 @@ CLASS_FILE = "classes.txt"
 _YAML_NAMES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 
 _READERS = 8
+_MOST_YAML = 1 << 19
+_NULLS = ("", "~", "null", "Null", "NULL")  # what means that there is no value
 
 # Leaves room for areas in float32, also after multiplying with the image's size.
 _LARGEST = 1e6
@@ -123,27 +127,30 @@ def find_yaml(folder: Path) -> Path | None:
 
 
 def load_yaml(file: Path) -> Any:
-    """Return the values of a yaml file."""
+    """Return the values of a yaml file, every scalar as the text that is written there; see `_NULLS`."""
     try:
-        return yaml.safe_load(read_text(file))
+        return yaml_file.parse(read_text(file, max_bytes=_MOST_YAML), plain=True)
     except yaml.YAMLError as error:
         raise DataError(f"{str(file)!r} is not valid yaml: {' '.join(str(error).split())}. Correct it.") from error
 
 
-def yaml_images(values: Mapping[Any, Any], file: Path) -> dict[str, tuple[Path, ...]]:
-    """Return the folders and lists of images that a yaml names for each split."""
+def yaml_images(values: Mapping[Any, Any], file: Path, home: Path | None = None) -> dict[str, tuple[Path, ...]]:
+    """Return the folders and lists of images that a yaml names for each split; those inside of `home` come first."""
     images = {}
     # The folder in the yaml is often one of another machine; then the yaml's own folder counts.
-    bases = (file.parent / str(values.get("path") or "."), file.parent)
+    bases = (file.parent / _path_text(_given(values, "path") or ".", file), file.parent)
     for key in SPLIT_FOLDERS:
-        value = values.get(key)
+        value = _given(values, key)
         if not value:
             continue
         found = []
-        for one in map(str, value if isinstance(value, list) else [value]):
+        for one in value if isinstance(value, list) else [value]:
+            name = _path_text(one, file)
             # One popular exporter writes "../train/images" where it means "train/images".
-            tries = [base / s for s in (one, one.removeprefix("../")) for base in bases]
-            found.append(Path(os.path.normpath(next((t for t in tries if t.exists()), tries[0]))))
+            tries = [Path(os.path.normpath(base / s)) for s in (name, name.removeprefix("../")) for base in bases]
+            if home is not None:
+                tries.sort(key=lambda path: not is_inside(path, home))
+            found.append(next((path for path in tries if os.path.exists(path)), tries[0]))
         images[split_of(key) or key] = tuple(found)
     if not images:
         raise DataError(f"{str(file)!r} names no images: it has none of the keys 'train', 'val', 'test'.")
@@ -152,23 +159,43 @@ def yaml_images(values: Mapping[Any, Any], file: Path) -> dict[str, tuple[Path, 
 
 def yaml_classes(values: Mapping[Any, Any], file: Path) -> tuple[tuple[str, ...] | None, tuple[int, ...] | None]:
     """Return the class names in a yaml and the category ids that a COCO set had for them, None for what is missing."""
-    given, ids = values.get("names"), values.get("category_ids")
+    given, ids = _given(values, "names"), _given(values, "category_ids")
     if given is None:
         return None, None
     if isinstance(given, Mapping):
-        if sorted(given, key=str) != sorted(range(len(given)), key=str):
-            raise DataError(f"{str(file)!r}: the keys of 'names' are {list(given)!r}. Number the classes 0, 1, 2 …")
-        given = [given[n] for n in range(len(given))]
+        if set(given) != {str(number) for number in range(len(given))}:
+            keys = ", ".join(map(str, list(given)[:5]))
+            raise DataError(f"{str(file)!r}: the keys of 'names' are [{keys}]. Number the classes 0, 1, 2 …")
+        given = [given[str(number)] for number in range(len(given))]
     if not isinstance(given, list) or not given:
-        raise DataError(f"{str(file)!r}: 'names' is {given!r} where a list of class names should be.")
-    count = values.get("nc", len(given))
-    if count != len(given):
-        raise DataError(f"{str(file)!r} has nc {count!r} but {len(given)} names. Correct one of them.")
-    if ids is not None and (
-        not isinstance(ids, list) or not all(isinstance(i, int) for i in ids) or len(set(ids)) != len(given)
-    ):
-        raise DataError(f"{str(file)!r}: 'category_ids' is {ids!r} where one number for each name should be.")
-    return tuple(map(str, given)), None if ids is None else tuple(ids)
+        raise DataError(f"{str(file)!r}: 'names' is {str(given)[:80]!r} where a list of class names should be.")
+    for number, name in enumerate(given):
+        if not isinstance(name, str) or not name:
+            what = "empty" if name == "" else f"a {type(name).__name__}"
+            raise DataError(f"{str(file)!r}: the name of class {number} is {what}. Write one word or text in quotes.")
+    count = _given(values, "nc")
+    if count is not None and str(count) != str(len(given)):
+        raise DataError(f"{str(file)!r} has nc {str(count)[:80]} but {len(given)} names. Correct one of them.")
+    if ids is None:
+        return tuple(given), None
+    try:
+        numbers = tuple(int(number) for number in ids)
+    except (ValueError, TypeError):
+        numbers = ()
+    if not isinstance(ids, list) or len(set(numbers)) != len(given):
+        raise DataError(f"{str(file)!r}: 'category_ids' is {str(ids)[:80]} where one number for each name should be.")
+    return tuple(given), numbers
+
+
+def _given(values: Mapping[Any, Any], key: str) -> Any:
+    value = values.get(key)
+    return None if isinstance(value, str) and value in _NULLS else value
+
+
+def _path_text(value: Any, file: Path) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise DataError(f"{str(file)!r} has a {type(value).__name__} where a path should be. Write the path as text.")
+    return value
 
 
 def lists_images(file: Path) -> bool:
@@ -179,7 +206,7 @@ def lists_images(file: Path) -> bool:
 
 def listed_images(place: Path) -> list[Path]:
     """Return the images in a folder or in a list file, in order; listed ones need not exist."""
-    if place.is_dir():
+    if os.path.isdir(place):
         return list_images(place, recursive=True)
     return [Path(os.path.normpath(place.parent / line)) for line in read_lines(place)]
 

@@ -25,6 +25,7 @@ class TrainConfig:
         model: a name of the family.
         data: a set in COCO, VOC or YOLO format: a path that exists on every machine of the run, or a URL of a folder, a
             tar file or a zip file, in any scheme of fsspec. Each machine fetches a URL once.
+        allow_outside: also read files that the set names outside of its folder.
         output_dir: the run's folder.
         val: the fraction of images held out, for a set without splits.
         train_split: the split to learn from, if not "train".
@@ -87,6 +88,7 @@ class TrainConfig:
     model: str
     data: str | Path
     output_dir: Path
+    allow_outside: bool = False
     val: float | None = None
     train_split: str | None = None
     val_split: str | None = None

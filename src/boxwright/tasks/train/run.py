@@ -15,7 +15,7 @@ from boxwright.accel.checkpoint import load_checkpoint
 from boxwright.accel.nano import TorchNano
 from boxwright.accel.places import is_url, locate
 from boxwright.accel.strategy import make_launcher
-from boxwright.core import catalogue
+from boxwright.core import catalogue, yaml_file
 from boxwright.core.config import to_yaml
 from boxwright.core.errors import BoxwrightError, CheckpointError, UsageError
 from boxwright.core.files import locked
@@ -38,7 +38,7 @@ _PATIENCE = Patience(after_interrupt_s=120.0)
 # Settings that a resumed run may change without a warning: they change no number.
 _FREE = {
     "resume", "output_dir", "data", "ckpt", "workers", "worker_kind", "strategy", "address", "master", "max_restarts",
-    "min_processes", "cores_per_process", "spread", "ship", "store",
+    "min_processes", "cores_per_process", "spread", "ship", "store", "allow_outside",
 }  # fmt: skip
 # Settings that weights and optimizer in a checkpoint depend on.
 _FIXED = {"model", "freeze", "momentum", "weight_decay", "size_hw", "ema", "train_split", "val_split", "val", "seed"}
@@ -154,7 +154,13 @@ def _compare_settings(last: Path, config: TrainConfig) -> None:
     Raises:
         CheckpointError: there is no checkpoint, or a setting has changed that a run can't change.
     """
-    before, now = yaml.safe_load(load_checkpoint(last)["config"]), yaml.safe_load(to_yaml(config))
+    now = yaml_file.parse(to_yaml(config))
+    try:
+        before = yaml_file.parse(load_checkpoint(last).get("config", ""))
+    except yaml.YAMLError as error:
+        raise CheckpointError(f"The settings in {str(last)!r} are not valid YAML: {error}. Start a new run.") from error
+    if not isinstance(before, dict):
+        raise CheckpointError(f"{str(last)!r} holds no settings of a run. Start a new run.")
     changed = sorted({key for key in now if before.get(key) != now[key]} - _FREE)
     if fixed := [f"{key} was {before.get(key)!r} and is {now[key]!r}" for key in changed if key in _FIXED]:
         raise CheckpointError(
