@@ -116,6 +116,18 @@ def test_negative_areas_and_classes_of_one_name_are_errors(tmp_path: Path, clean
     assert read_records(tmp_path / "new").areas_of(0)[0] == area_xyxy(clean.boxes(0))[0]
 
 
+def test_a_box_without_an_area_of_its_own_may_be_too_large(tmp_path: Path, clean: Records) -> None:
+    write_records(clean, tmp_path / "new", "coco")
+    file = tmp_path / "new/annotations/instances_train.json"
+    values = json.loads(file.read_text())
+    del values["annotations"][0]["area"]
+    values["annotations"][0]["bbox"] = [0, 0, 1e9, 1e9]
+    file.write_text(json.dumps(values))
+    with pytest.raises(DataError, match=r"annotation 1 has bbox .* which is too large"):
+        read_records(tmp_path / "new")
+    assert brief(tmp_path / "new") == [("bad-label", "000000.jpg", 0)]
+
+
 def test_a_crowd_is_0_or_1(tmp_path: Path, clean: Records) -> None:
     write_records(clean, tmp_path / "new", "coco")
     file = tmp_path / "new/annotations/instances_train.json"

@@ -350,6 +350,8 @@ def _problem(
         return "unknown-class", f"belongs to category {annotation.get('category_id')!r}, which the file does not have"
     if not np.isfinite(box).all():
         return "bad-label", f"has bbox {_show(annotation.get('bbox'))} where 4 finite numbers should be"
+    if not np.isfinite(area) and annotation.get("area") is None:
+        return "bad-label", f"has bbox {_show(annotation.get('bbox'))}, which is too large"
     if not np.isfinite(area):
         return "bad-label", f"has area {_show(annotation.get('area'))} where a finite number should be"
     return "bad-label", f"has iscrowd {_show(annotation.get('iscrowd'))} where 0 or 1 should be"
