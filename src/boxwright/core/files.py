@@ -63,21 +63,74 @@ def write_whole(path: Path, data: bytes | memoryview | str) -> None:
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def whole_file(path: Path, *, sync: bool = True) -> Iterator[Path]:
     """Yield a draft beside `path`, which replaces `path` when the block ends without an error.
 
     The draft keeps the suffix, because some writers choose a format by it.
+
+    Args:
+        path: the file to write.
+        sync: wait until the disk has it, so that it also survives a power failure.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
     try:
-        yield draft
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())
-        draft.replace(path)
+        with naming(path, draft):
+            yield draft
+            if sync:
+                with draft.open("rb") as file:
+                    os.fsync(file.fileno())
+            draft.replace(path)
     finally:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
+
+
+class GrowingFile:
+    """A new file that grows by whole pieces: each one is on disk when `add` returns, or nothing of it."""
+
+    def __init__(self, path: Path, shown: Path | None = None) -> None:
+        """Create the file.
+
+        Args:
+            path: where; it must not exist.
+            shown: what errors call it, if it is a draft.
+
+        Raises:
+            FileExistsError: another program has just created it.
+        """
+        self._shown, self._size = shown or path, 0
+        self._file = path.open("xb", buffering=0)
+
+    def add(self, text: str) -> None:
+        """Append a piece; characters that stand for bytes of a file's name become these bytes again."""
+        rest = memoryview(text.encode("utf-8", "surrogateescape"))
+        size = self._size + len(rest)
+        try:
+            with naming(self._shown):
+                while rest:
+                    rest = rest[self._file.write(rest) :]
+        except BaseException:  # also a signal's: half a line would spoil the file
+            with suppress(OSError):
+                self._file.truncate(self._size)
+                self._file.seek(self._size)
+            raise
+        self._size = size
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+@contextmanager
+def naming(path: Path, draft: Path | None = None) -> Iterator[None]:
+    """Add the file's path to an error of the system that names none (such as that of a full disk), or its draft."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename in (None, str(draft), draft):
+            error.filename, error.filename2 = str(path), None
+        raise
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Literal, TextIO, get_args
 
 from boxwright.core.errors import check_choice
+from boxwright.core.text import printable
 
 Level = Literal["quiet", "normal", "verbose", "debug"]
 """`quiet`: warnings and errors. `normal`: progress too. `verbose`: details too. `debug`: with time and place."""
@@ -65,14 +66,25 @@ def progress_bar(*, hidden: bool = False) -> Iterator[Callable[[str, int, int], 
         yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
 
 
-def _make_handler(stream: TextIO, *, debug: bool) -> logging.Handler:
+class _Formatter(logging.Formatter):
+    """Shows control characters of names and messages as escapes."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def _make_handler(stream: TextIO | None, *, debug: bool) -> logging.Handler:
+    if stream is None:  # stderr was closed before the program started
+        return logging.NullHandler()
     if not stream.isatty():
         plain = logging.StreamHandler(stream)
         place = "%(asctime)s %(name)s:%(lineno)d " if debug else ""
-        plain.setFormatter(logging.Formatter(f"{place}%(levelname)s %(message)s"))
+        plain.setFormatter(_Formatter(f"{place}%(levelname)s %(message)s"))
         return plain
     # Imported here because `boxwright --help` must not wait for it.
     from rich.console import Console
     from rich.logging import RichHandler
 
-    return RichHandler(console=Console(file=stream), show_time=debug, show_path=debug, markup=False)
+    rich = RichHandler(console=Console(file=stream), show_time=debug, show_path=debug, markup=False)
+    rich.setFormatter(_Formatter("%(message)s"))
+    return rich

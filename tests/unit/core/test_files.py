@@ -1,10 +1,22 @@
+import errno
 import os
+import signal
 import socket
 from pathlib import Path
 
 import pytest
+from support.disk import small_files
 
-from boxwright.core.files import is_inside, read_bytes, require_file
+from boxwright.core.files import (
+    GrowingFile,
+    is_inside,
+    naming,
+    read_bytes,
+    require_file,
+    whole_file,
+    write_whole,
+)
+from boxwright.core.signals import sigterm_raises
 
 
 @pytest.fixture
@@ -48,3 +60,47 @@ def test_names_decide_what_is_inside(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert all(is_inside(path, ".") for path in ("a/b", tmp_path / "a", "a/..", "."))
     assert not any(is_inside(path, ".") for path in ("../a", "a/../../b", "/etc/passwd", f"{tmp_path}s"))
     assert is_inside("/etc/passwd", tmp_path, "/")
+
+
+def test_a_full_disk_is_reported_with_the_path_and_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    write_whole(path, "old")
+    with small_files(1000), pytest.raises(OSError, match=r"report\.json") as caught:
+        write_whole(path, "x" * 5000)
+    assert caught.value.filename == str(path)
+    assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
+    assert path.read_text() == "old"
+
+
+def test_an_error_names_the_file_and_not_its_draft(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"/new\.txt'") as caught, whole_file(tmp_path / "new.txt") as draft:
+        draft.mkdir()
+    assert ".tmp" not in str(caught.value)
+
+
+def test_an_error_that_names_another_file_keeps_its_name(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="gone"), naming(tmp_path / "mine"):
+        (tmp_path / "gone").read_bytes()
+
+
+def test_a_growing_file_holds_whole_pieces_when_the_disk_is_full(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    file = GrowingFile(path)
+    with small_files(1000):
+        for _ in range(3):
+            file.add("x" * 299 + "\n")
+            assert path.read_text().endswith("x\n")
+        with pytest.raises(OSError, match=r"lines\.jsonl") as caught:
+            file.add("y" * 299 + "\n")
+    assert caught.value.errno == errno.EFBIG
+    file.add("later\n")
+    file.close()
+    assert path.read_text() == ("x" * 299 + "\n") * 3 + "later\n"
+
+
+def test_sigterm_becomes_an_exception_and_only_inside_the_block() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as caught, sigterm_raises():
+        signal.raise_signal(signal.SIGTERM)
+    assert caught.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -1,5 +1,6 @@
 import io
 import logging
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -97,6 +98,22 @@ def test_a_terminal_gets_rich_lines_and_brackets_survive():
     text = stream.getvalue()
     assert "WARNING" in text
     assert "[cat] and [/dog]" in "".join(part.split("m", 1)[-1] for part in text.split("\x1b["))
+
+
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
+def test_names_can_not_write_to_the_terminal(kind: type[io.StringIO]):
+    stream = kind()
+    configure(stream=stream)
+    get_logger().warning("%s is cut off", "\x1b]0;title\x07.jpg")
+    plain = re.sub(r"\x1b\[[\d;]*m", "", stream.getvalue())  # without rich's own colours
+    assert "\\x1b]0;title\\x07.jpg is cut off" in plain
+    assert "\x1b" not in plain
+
+
+def test_a_closed_stderr_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sys.stderr", None)
+    configure()
+    get_logger().warning("to nobody")
 
 
 def test_an_unknown_level_is_refused():
