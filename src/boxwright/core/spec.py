@@ -1,5 +1,6 @@
 """`Spec`: the description of a detector."""
 
+import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
@@ -10,6 +11,12 @@ Preprocessing = Literal["bgr255", "legacy"]
 
 OutputForm = Literal["raw", "scores", "decoded"]
 """`raw`: what the network gives. `scores`: objectness and classes through sigmoid. `decoded`: boxes in pixels too."""
+
+LARGEST_SIDE = 8192
+"""The largest height or width of a network's input."""
+
+_MOST_CLASSES = 100_000
+_STRIDES = range(2, 1025)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,16 +44,26 @@ class Spec:
     activation: str = "silu"
 
     def __post_init__(self) -> None:
+        if not self.strides or any(stride not in _STRIDES for stride in self.strides):
+            raise UsageError(
+                f"strides={self.strides!r} are not possible. Use those of the network, such as (8, 16, 32)."
+            )
         step = max(self.strides)
         if min(self.size_hw) < step or self.size_hw[0] % step or self.size_hw[1] % step:
             raise UsageError(
                 f"size_hw={self.size_hw!r} does not fit the strides {self.strides!r}: "
                 f"height and width must be multiples of {step}."
             )
+        if max(self.size_hw) > LARGEST_SIDE:
+            raise UsageError(
+                f"size_hw={self.size_hw!r} is too large: at most {LARGEST_SIDE} pixels a side are possible."
+            )
         check_choice("preprocessing", self.preprocessing, get_args(Preprocessing))
         check_choice("output", self.output, get_args(OutputForm))
         if not self.names:
             raise UsageError("A detector needs at least one class name.")
+        if len(self.names) > _MOST_CLASSES:
+            raise UsageError(f"{len(self.names)} classes are too many: at most {_MOST_CLASSES} are possible.")
         if self.category_ids and len(self.category_ids) != len(self.names):
             raise UsageError(f"{len(self.names)} class names but {len(self.category_ids)} category ids.")
 
@@ -67,7 +84,33 @@ class Spec:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Spec":
-        """Return the spec that `to_dict` described; unknown keys are ignored."""
+        """Return the spec that `to_dict` described; unknown keys are ignored.
+
+        Raises:
+            UsageError: a value is missing, of another kind, or not possible.
+        """
+        try:
+            return cls._of(values)
+        except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
+            raise UsageError(f"A value is missing or of another kind: {error!r}") from error
+
+    @classmethod
+    def from_json(cls, text: str) -> "Spec":
+        """Return the spec in a JSON text, as our model files hold it.
+
+        Raises:
+            UsageError: it is not JSON, or not the description of a detector.
+        """
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"It is not JSON: {error}") from error
+        return cls.from_dict(values)
+
+    @classmethod
+    def _of(cls, values: dict[str, Any]) -> "Spec":
+        if not isinstance(values["names"], list | tuple):
+            raise UsageError(f"names={values['names']!r} is not a list.")
         return cls(
             model=str(values.get("model", "")),
             names=tuple(str(n) for n in values["names"]),

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from boxwright.core.boxes import clip_xyxy, xyxy_to_cxcywh, xyxy_to_xywh
 from boxwright.core.errors import MissingDependencyError, UsageError, suggest
 from boxwright.core.packages import missing_packages
+from boxwright.core.text import csv_cell
 
 
 class Precision(StrEnum):
@@ -87,6 +88,8 @@ class Detections:
             raise UsageError(
                 f"Class ids reach from {class_ids.min()} to {class_ids.max()}, but there are {len(self.names)} names."
             )
+        if not (np.isfinite(boxes).all() and np.isfinite(scores).all()):  # JSON has no such numbers
+            raise UsageError("Detections need finite boxes and scores, but there is an infinity or NaN among them.")
         object.__setattr__(self, "boxes_xyxy", boxes)
         object.__setattr__(self, "scores", scores)
         object.__setattr__(self, "class_ids", class_ids)
@@ -126,7 +129,7 @@ class Detections:
         self,
         *,
         min_score: float = 0.0,
-        classes: Sequence[str | int] | None = None,
+        classes: Sequence[str | int] | str | int | None = None,
         min_side: float = 0.0,
         top: int | None = None,
     ) -> "Detections":
@@ -136,6 +139,8 @@ class Detections:
             UsageError: `classes` names a class that this detector does not know, or `top` is negative.
         """
         keep = self.scores >= min_score
+        if isinstance(classes, str | int):  # a string is a sequence too, of letters
+            classes = [classes]
         if classes is not None:
             keep &= np.isin(self.class_ids, [self._class_id(c) for c in classes])
         if min_side > 0:
@@ -180,13 +185,16 @@ class Detections:
         return json.dumps(self.to_list(), ensure_ascii=False)
 
     def to_csv(self, *, header: bool = True) -> str:
-        """Return one line per box: class, class_id, score, x1, y1, x2, y2."""
+        """Return one line per box: class, class_id, score, x1, y1, x2, y2.
+
+        A class name that a spreadsheet would compute (it begins with = + - @) gets an apostrophe before it.
+        """
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         if header:
             writer.writerow(["class", "class_id", "score", "x1", "y1", "x2", "y2"])
         for row in self.to_list():
-            writer.writerow([row["class"], row["class_id"], row["score"], *row["box_xyxy"]])
+            writer.writerow([csv_cell(row["class"]), row["class_id"], row["score"], *row["box_xyxy"]])
         return out.getvalue()
 
     def to_coco(self, *, image_id: int, category_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.core.boxes import cxcywh_to_xyxy
-from boxwright.core.errors import UsageError
+from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.spec import OutputForm
 
 Array = NDArray[np.float32]
@@ -56,6 +56,7 @@ def postprocess(
 
     Raises:
         UsageError: the output's shape does not fit, or a threshold is not between 0 and 1.
+        CheckpointError: the output is not a number (NaN): finding nothing would be a wrong answer.
     """
     for name, value in (("conf", conf), ("nms", nms)):
         if not 0 <= value <= 1:
@@ -69,8 +70,8 @@ def postprocess(
     objectness = output[:, 4]
     if form == "raw":
         objectness = _sigmoid(objectness)
+    _refuse_nan(objectness)
     # A score can't be above its objectness: most rows are out before their classes are looked at.
-    # `~(a < b)` instead of `a >= b` would let NaN through; NaN never passes this test.
     rows = np.flatnonzero(objectness >= conf)
     objectness = objectness[rows]
     classes = output[rows, 5:]
@@ -79,6 +80,7 @@ def postprocess(
     if form == "raw":
         best = _sigmoid(best)
     scores = objectness * best
+    _refuse_nan(scores)
     keep = np.flatnonzero(scores >= conf)
     rows, scores, class_ids = rows[keep], scores[keep].astype(np.float32), class_ids[keep].astype(np.int64)
     boxes = output[rows, :4].astype(np.float32)
@@ -88,6 +90,7 @@ def postprocess(
     boxes = cxcywh_to_xyxy(boxes).astype(np.float32)
     finite = np.isfinite(boxes).all(axis=1)
     if not finite.all():
+        _refuse_nan(output[rows, :4])
         boxes, scores, class_ids = boxes[finite], scores[finite], class_ids[finite]
     kept = suppress(boxes, scores, None if class_agnostic else class_ids, nms)
     return boxes[kept], scores[kept], class_ids[kept]
@@ -110,6 +113,14 @@ def suppress(
     kept = nms(rects, scores, groups, -1.0, threshold)
     index = np.asarray(kept, dtype=np.int64).reshape(-1)
     return index[np.argsort(-scores[index], kind="stable")]
+
+
+def _refuse_nan(values: Array) -> None:
+    if np.isnan(values).any():
+        raise CheckpointError(
+            "The model's output is not a number (NaN). Its weights are damaged, or its precision is too low: use the "
+            "original weights, or precision 32."
+        )
 
 
 def _sigmoid(x: Array) -> Array:

@@ -5,8 +5,6 @@ Our files are plain safetensors with the `Spec` as JSON in the header, so one fi
 
 import json
 import os
-import pickle
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,20 +14,18 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from boxwright.core.errors import CheckpointError
+from boxwright.core.errors import CheckpointError, UsageError
+from boxwright.core.files import naming
 from boxwright.core.spec import Spec
+from boxwright.core.torch_files import UNREADABLE, why_unreadable
 from boxwright.detector.sizes import SIZES
 from boxwright.detector.yolox import build
 
 State = Mapping[str, Tensor]
 
-# What torch.load was seen to raise for files that are cut off, no checkpoints, or hold other objects.
-_UNREADABLE = (
-    pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, IndexError, AttributeError, TypeError,
-    struct.error, OSError,
-)  # fmt: skip
 _METADATA_KEY = "boxwright"
 _PREDICTION = "head.cls_preds."
+_MOST_CLASSES = 100_000  # a damaged file must not ask for a network that fills the memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,16 +57,15 @@ def read_state(path: Path) -> tuple[dict[str, Tensor], Spec | None]:
     """
     if not path.is_file():
         raise CheckpointError(f"There is no model file at {str(path)!r}. Check the path.")
-    if path.suffix == ".safetensors":
+    if path.suffix.lower() == ".safetensors":
         return _read_safetensors(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except _UNREADABLE as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    except UNREADABLE as error:
         raise CheckpointError(
-            f"{str(path)!r} can't be read as a PyTorch checkpoint: {reason} "
+            f"{str(path)!r} can't be read as a PyTorch checkpoint: {why_unreadable(error)} "
             "Only files of plain tensors are read; one that holds other Python objects must be re-saved with "
-            "torch.save(model.state_dict(), path)."
+            "torch.save(model.state_dict(), path), by the program that made it."
         ) from error
     for key in ("model", "state_dict"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
@@ -80,6 +75,12 @@ def read_state(path: Path) -> tuple[dict[str, Tensor], Spec | None]:
     state = {str(k).removeprefix("module."): v for k, v in content.items() if isinstance(v, Tensor)}
     if not state:
         raise CheckpointError(f"{str(path)!r} holds no tensors: it is not a checkpoint of a model.")
+    for key, value in state.items():
+        if value.layout is not torch.strided or value.is_meta or value.is_quantized or value.is_complex():
+            raise CheckpointError(
+                f"{str(path)!r} holds {key!r} as a tensor that is not plain numbers (sparse, quantised, complex, or "
+                "without data). Save it again with dense tensors."
+            )
     return state, None
 
 
@@ -93,9 +94,9 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], Spec | None]:
     if _METADATA_KEY not in metadata:
         return state, None
     try:
-        return state, Spec.from_dict(json.loads(metadata[_METADATA_KEY]))
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        raise CheckpointError(f"The description inside {str(path)!r} can't be read: {error!r}") from error
+        return state, Spec.from_json(metadata[_METADATA_KEY])
+    except UsageError as error:
+        raise CheckpointError(f"The description inside {str(path)!r} can't be read: {error}") from error
 
 
 def save_weights(path: Path, model: nn.Module, spec: Spec) -> None:
@@ -108,11 +109,12 @@ def save_weights(path: Path, model: nn.Module, spec: Spec) -> None:
     state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
     try:
         # Not save_file: it makes a file that no other user may read, such as the one a server runs as.
-        with draft.open("wb") as file:
-            file.write(save(state, metadata={_METADATA_KEY: json.dumps(spec.to_dict())}))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+        with naming(path, draft):
+            with draft.open("wb") as file:
+                file.write(save(state, metadata={_METADATA_KEY: json.dumps(spec.to_dict())}))
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
 
@@ -123,8 +125,9 @@ def identify(state: State) -> tuple[str, int]:
     Raises:
         CheckpointError: no model of the family fits; the message names the first mismatching key of the nearest.
     """
-    bias = state.get("head.cls_preds.0.bias")
-    classes = len(bias) if bias is not None and bias.ndim == 1 and len(bias) else 80
+    classes = count_classes(state) or 80
+    if classes > _MOST_CLASSES:
+        raise CheckpointError(f"The checkpoint has {classes} classes; at most {_MOST_CLASSES} are possible.")
     nearest, fewest, first = "", -1, ""
     for name in SIZES:
         with torch.device("meta"):
@@ -153,8 +156,27 @@ def mismatches(model: nn.Module, state: State) -> list[str]:
     return wrong
 
 
-def load_weights(model: nn.Module, state: State) -> LoadReport:
-    """Copy the tensors into the model; class predictions of another class count are left out and reported.
+def check_finite(state: State, source: Path) -> None:
+    """Refuse weights that hold NaN or infinity: such a network finds nothing, and says nothing.
+
+    Raises:
+        CheckpointError: there is one; the message names its tensor.
+    """
+    for key, value in state.items():
+        # A sum passes on what is not finite, and is several times as fast as looking at each number.
+        if value.is_floating_point() and not value.to(torch.float32).sum().isfinite():
+            raise CheckpointError(
+                f"The weights in {str(source)!r} are damaged: {key!r} holds NaN or infinity. Use another checkpoint."
+            )
+
+
+def load_weights(model: nn.Module, state: State, *, new_head: bool = False) -> LoadReport:
+    """Copy the tensors into the model.
+
+    Args:
+        model: the network.
+        state: the tensors.
+        new_head: for training: class predictions of another class count are left as they are initialised, and reported.
 
     Raises:
         CheckpointError: anything else differs; the message names the first mismatching key. The model is unchanged.
@@ -162,17 +184,28 @@ def load_weights(model: nn.Module, state: State) -> LoadReport:
     own = model.state_dict()
     given = {k: v for k, v in state.items() if not (k.startswith(_PREDICTION) and k in own and v.shape != own[k].shape)}
     left_out = tuple(k for k in state if k not in given)
-    wrong = mismatches(model, {**given, **{k: own[k] for k in left_out}})
+    bias = f"{_PREDICTION}0.bias"
+    if left_out and not new_head and count_classes(state) != len(own[bias]):
+        raise CheckpointError(
+            f"The checkpoint's class layers do not fit: they are for {count_classes(state)} classes, and this model "
+            f"has {len(own[bias])}. Use the weights of these classes; only training can start from those of others."
+        )
+    wrong = mismatches(model, {**given, **{k: own[k] for k in left_out}} if new_head else state)
     if wrong:
         raise CheckpointError(
             f"The checkpoint does not fit this model: {wrong[0]} ({len(wrong)} keys differ in all). "
             "Choose the model that the checkpoint was made for."
         )
     model.load_state_dict(given, strict=False)
-    bias = f"{_PREDICTION}0.bias"
     return LoadReport(
         loaded=len(given),
         left_out=left_out,
-        checkpoint_classes=len(state[bias]),
+        checkpoint_classes=count_classes(state),
         model_classes=len(own[bias]),
     )
+
+
+def count_classes(state: State) -> int:
+    """Return the number of classes that the tensors predict; 0 if they don't say."""
+    bias = state.get(f"{_PREDICTION}0.bias")
+    return 0 if bias is None or bias.ndim != 1 else len(bias)

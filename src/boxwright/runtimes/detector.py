@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.core.errors import CheckpointError, UsageError
+from boxwright.core.errors import CheckpointError
 from boxwright.core.spec import Spec
 from boxwright.runtimes.base import Graph
 
@@ -57,10 +57,17 @@ class DetectorSession:
 
     def _run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
         outputs = self.graph.run(self.graph.signature.check([images]))
-        joined: NDArray[np.float32] = outputs[0] if len(outputs) == 1 else np.concatenate(outputs, axis=2)
-        if joined.shape[2] != 5 + self.spec.num_classes:
-            raise UsageError(
-                f"The model gives {joined.shape[2]} values per place, but {self.spec.num_classes} classes "
-                f"need {5 + self.spec.num_classes}."
+        try:
+            joined: NDArray[np.float32] = outputs[0] if len(outputs) == 1 else np.concatenate(outputs, axis=2)
+        except ValueError as error:
+            shapes = [one.shape for one in outputs]
+            raise CheckpointError(f"The model's outputs, of shapes {shapes!r}, are not those of a detector.") from error
+        height, width = images.shape[2:]
+        places = sum((height // stride) * (width // stride) for stride in self.spec.strides)
+        expected = (len(images), places, 5 + self.spec.num_classes)
+        if joined.shape != expected:
+            raise CheckpointError(
+                f"The model's output has the shape {joined.shape!r}; {len(images)} images of {height}x{width} and "
+                f"{self.spec.num_classes} classes need {expected!r}. Its description does not fit it."
             )
         return joined.astype(np.float32, copy=False)

@@ -5,10 +5,11 @@ from pathlib import Path
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.log import get_logger
 from boxwright.core.spec import Spec
 from boxwright.detector.sizes import SIZES
-from boxwright.detector.weights import State, identify, load_weights, read_state
+from boxwright.detector.weights import State, check_finite, count_classes, identify, load_weights, read_state
 from boxwright.detector.yolox import Yolox, build
 from boxwright.runtimes.detector import DetectorSession
 from boxwright.runtimes.eager import open_network
@@ -16,6 +17,7 @@ from boxwright.tasks.info import Cost
 from boxwright.tasks.models import ModelOptions, default_names
 
 _log = get_logger(__name__)
+_STRIDES = (8, 16, 32)
 
 
 def read_checkpoint(path: Path, options: ModelOptions) -> tuple[Yolox, Spec]:
@@ -26,7 +28,12 @@ def read_checkpoint(path: Path, options: ModelOptions) -> tuple[Yolox, Spec]:
         UsageError: the options don't fit the file.
     """
     state, spec = _read(path, options)
-    model = build(spec.model, spec.num_classes, spec.activation)
+    try:
+        model = build(spec.model, spec.num_classes, spec.activation)
+    except UsageError as error:
+        if options.activation is not None:
+            raise
+        raise CheckpointError(f"The description inside {str(path)!r} can't be read: {error}") from error
     _log.debug("%s: %s", path.name, load_weights(model, state).sentence())
     return model.eval(), spec
 
@@ -43,6 +50,17 @@ def _read(path: Path, options: ModelOptions) -> tuple[State, Spec]:
         size = SIZES[model_name]
         names, ids = default_names(num_classes, path, options)
         spec = Spec(model=model_name, names=names, size_hw=size.input_hw, activation=size.act, category_ids=ids)
+    elif spec.model not in SIZES or spec.strides != _STRIDES:
+        raise CheckpointError(
+            f"The description inside {str(path)!r} can't be used: there is no network {spec.model!r} with strides "
+            f"{spec.strides!r}. Names: {', '.join(SIZES)}; strides {_STRIDES!r}."
+        )
+    elif count_classes(state) != spec.num_classes:
+        raise CheckpointError(
+            f"{str(path)!r} names {spec.num_classes} classes, but its weights are for {count_classes(state)}. Use a "
+            "file whose names fit its weights, such as the one that training wrote."
+        )
+    check_finite(state, path)
     return state, options.apply(spec)
 
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from boxwright.core.boxes import xyxy_to_cxcywh
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.log import get_logger
-from boxwright.core.signature import Array
-from boxwright.core.spec import OutputForm, Spec
+from boxwright.core.signature import Array, Port
+from boxwright.core.spec import LARGEST_SIDE, OutputForm, Spec
 from boxwright.detector.postprocess import anchor_grid
 from boxwright.runtimes.base import Tuning
 from boxwright.runtimes.detector import DetectorSession
@@ -79,8 +79,20 @@ class SuppressedGraph:
 
     def _spread(self, num: Array, boxes: Array, scores: Array, classes: Array, *, size_hw: tuple[int, ...]) -> Array:
         places = len(anchor_grid((size_hw[0], size_hw[1]), self._spec.strides)[0])
-        output = np.zeros((len(num), places, 5 + self._spec.num_classes), np.float32)
+        shapes = [a.shape for a in (num, boxes, scores, classes)]
+        batch, kept = (*boxes.shape, 0, 0)[:2]
+        fits = shapes == [(batch,), (batch, kept, 4), (batch, kept), (batch, kept)]
+        if not fits or not ((num >= 0) & (num <= min(kept, places))).all():
+            raise CheckpointError(
+                f"{str(self._graph.path)!r} says that it suppresses boxes itself, but its outputs {shapes!r} are not "
+                "those of such a file, or it counts more boxes than it gives."
+            )
+        output = np.zeros((batch, places, 5 + self._spec.num_classes), np.float32)
         for i, count in enumerate(num):
+            if not ((classes[i, :count] >= 0) & (classes[i, :count] < self._spec.num_classes)).all():
+                raise CheckpointError(
+                    f"{str(self._graph.path)!r} gives classes without a name; it names {self._spec.num_classes}."
+                )
             output[i, :count, :4] = xyxy_to_cxcywh(boxes[i, :count])
             output[i, :count, 4] = scores[i, :count]
             output[i, count:, 4] = -1
@@ -98,9 +110,9 @@ def read_spec(graph: OnnxGraph) -> Spec | None:
     if stored is None:
         return None
     try:
-        return Spec.from_dict(json.loads(stored))
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        raise CheckpointError(f"The description inside {str(graph.path)!r} can't be read: {error!r}") from error
+        return Spec.from_json(stored)
+    except UsageError as error:
+        raise CheckpointError(f"The description inside {str(graph.path)!r} can't be read: {error}") from error
 
 
 def measure_cost(path: Path) -> Cost:
@@ -115,13 +127,23 @@ def _check_ports(graph: OnnxGraph) -> tuple[int, int] | None:
     """Return the input size, or None if it is free."""
     inputs, outputs = graph.signature.inputs, graph.signature.outputs
     images = len(inputs) == 1 and len(inputs[0].shape) == 4 and inputs[0].shape[1] in (3, None)
-    if not images or (len(outputs) != 1 and not _is_suppressed(graph)):
+    numbers = not any("(" in port.dtype for port in (*inputs, *outputs))  # types that numpy lacks keep ONNX's name
+    if not images or not numbers or (len(outputs) != 1 and not _is_suppressed(graph)):
         raise CheckpointError(
-            f"{str(graph.path)!r} is not a detector of this family: it has inputs {[p.shape for p in inputs]!r} and "
-            f"outputs {[p.shape for p in outputs]!r}; it needs one (B, 3, H, W) input and one (B, A, 5 + C) output."
+            f"{str(graph.path)!r} is not a detector of this family: it has inputs {_ports(inputs)} and "
+            f"outputs {_ports(outputs)}; it needs one (B, 3, H, W) input and one (B, A, 5 + C) output."
         )
-    height, width = inputs[0].shape[2:]
+    batch, _, height, width = inputs[0].shape
+    if max(height or 0, width or 0) > LARGEST_SIDE or (batch or 1) * (height or 1) * (width or 1) > LARGEST_SIDE**2:
+        raise CheckpointError(
+            f"{str(graph.path)!r} takes an input of {_ports(inputs)}, which is too large: at most {LARGEST_SIDE} "
+            f"pixels a side, and {LARGEST_SIDE}x{LARGEST_SIDE} in a batch, are possible."
+        )
     return (height, width) if height and width else None
+
+
+def _ports(ports: Sequence[Port]) -> str:
+    return ", ".join(f"{port.dtype} {port.shape!r}" for port in ports)
 
 
 def _is_suppressed(graph: OnnxGraph) -> bool:
@@ -129,7 +151,10 @@ def _is_suppressed(graph: OnnxGraph) -> bool:
 
 
 def _settings(graph: OnnxGraph) -> str:
-    return ", ".join(f"{key} {value:g}" for key, value in json.loads(graph.metadata[SETTINGS_KEY]).items())
+    try:
+        return ", ".join(f"{key} {value:g}" for key, value in json.loads(graph.metadata[SETTINGS_KEY]).items())
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"The thresholds inside {str(graph.path)!r} can't be read: {error!r}") from error
 
 
 def _find_spec(graph: OnnxGraph, options: ModelOptions, size_hw: tuple[int, int] | None) -> Spec:
@@ -140,7 +165,8 @@ def _find_spec(graph: OnnxGraph, options: ModelOptions, size_hw: tuple[int, int]
     batch = graph.signature.inputs[0].shape[0] or 1
     grey: Any = np.full((batch, 3, *size_hw), 114, np.float32)
     (output,) = graph.run(graph.signature.check([grey]))
-    if output.ndim != 3 or output.shape[1] != len(anchor_grid(size_hw, (8, 16, 32))[0]) or output.shape[2] < 6:
+    places = len(anchor_grid(size_hw, (8, 16, 32))[0])
+    if output.ndim != 3 or output.shape[:2] != (batch, places) or output.shape[2] < 6:
         raise CheckpointError(
             f"{name} gives an output of shape {output.shape!r} for an input of {size_hw!r}: it is not a YOLOX detector."
         )

@@ -1,5 +1,6 @@
 import json
 from dataclasses import FrozenInstanceError
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -74,3 +75,32 @@ def specs(draw: st.DrawFn) -> Spec:
 @given(specs())
 def test_a_spec_comes_back_equal_through_json(spec: Spec):
     assert Spec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"size_hw": (320000, 320000)}, "at most 8192 pixels"),
+        ({"strides": (0, 0, 0)}, "strides"),
+        ({"strides": ()}, "strides"),
+        ({"names": tuple(map(str, range(100_001)))}, "too many"),
+    ],
+)
+def test_numbers_that_no_machine_can_run_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Spec(**{"names": ("a",), "size_hw": (64, 64)} | changes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000, "[]", "null", "{}", "{", '{"names": "abc", "size_hw": [64, 64]}',
+        '{"names": ["a"], "size_hw": 64}', '{"names": ["a"], "size_hw": [Infinity, 64]}',
+        '{"names": ["a"], "size_hw": [64, 64], "strides": [null]}',
+        '{"names": ["a"], "size_hw": [64, 64], "output": []}',
+    ],
+    ids=lambda text: text[-30:],
+)  # fmt: skip
+def test_a_description_that_is_none_is_refused_in_one_kind_of_error(text: str) -> None:
+    with pytest.raises(UsageError):
+        Spec.from_json(text)

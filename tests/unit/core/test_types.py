@@ -217,3 +217,33 @@ def test_no_detections_are_no_detections_for_supervision_too():
     assert theirs.is_empty()
     assert theirs.xyxy.shape == (0, 4)
     assert theirs.data["class_name"].dtype.kind == "U"
+
+
+def test_a_single_class_may_be_given_as_a_plain_name() -> None:
+    found = Detections(
+        boxes_xyxy=np.zeros((2, 4), np.float32), scores=np.ones(2), class_ids=np.array([0, 1]),
+        names=("person", "dog"), size_hw=(8, 8),
+    )  # fmt: skip
+    assert found.filter(classes="person").labels == ["person"]
+    assert found.filter(classes=1).labels == ["dog"]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_boxes_and_scores_that_json_has_no_numbers_for_are_refused(value: float) -> None:
+    for boxes, scores in (([[0, 0, value, 1]], [0.5]), ([[0, 0, 1, 1]], [value])):
+        with pytest.raises(UsageError, match="finite"):
+            Detections(
+                boxes_xyxy=np.array(boxes), scores=np.array(scores), class_ids=np.array([0]), names=("a",),
+                size_hw=(8, 8),
+            )  # fmt: skip
+
+
+def test_csv_neutralises_a_class_name_that_a_spreadsheet_would_compute() -> None:
+    found = Detections(
+        boxes_xyxy=np.array([[-1, 0, 1, 1]]),
+        scores=np.ones(1),
+        class_ids=np.array([0]),
+        names=("=1+1",),
+        size_hw=(8, 8),
+    )
+    assert found.to_csv(header=False) == "'=1+1,0,1.0,-1.0,0.0,1.0,1.0\n"

@@ -1,10 +1,13 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from boxwright.core.boxes import area_xyxy
-from boxwright.core.errors import UsageError
+from boxwright.core.errors import CheckpointError, UsageError
+from boxwright.core.spec import OutputForm
 from boxwright.detector.postprocess import anchor_grid, postprocess, suppress
 
 SIZE = (64, 64)
@@ -104,16 +107,24 @@ def test_class_agnostic_suppression_crosses_classes() -> None:
     assert agnostic[2].tolist() == [0]
 
 
-def test_broken_numbers_never_become_boxes() -> None:
+def test_a_size_that_overflows_never_becomes_a_box() -> None:
     output = empty_output()
     output[:, 4:] = 0.9
-    output[:10, 4] = np.nan
-    output[10:20, 5:] = np.nan
     output[20:30, 2] = 1000  # exp overflows
     boxes, scores, _ = postprocess(output, size_hw=SIZE, form="scores", conf=0.1, nms=1.0)
-    assert len(boxes) == ROWS - 30
+    assert len(boxes) == ROWS - 10
     assert np.isfinite(boxes).all()
     assert np.isfinite(scores).all()
+
+
+@pytest.mark.parametrize("form", ["raw", "scores", "decoded"])
+@pytest.mark.parametrize("where", [np.s_[:10, 4], np.s_[10:20, 5:], np.s_[3, 1], np.s_[:]])
+def test_an_output_of_nan_is_an_error_and_not_nothing_found(form: OutputForm, where: Any) -> None:
+    output = empty_output()
+    output[:, 4:] = 0.9
+    output[where] = np.nan
+    with pytest.raises(CheckpointError, match="not a number"):
+        postprocess(output, size_hw=SIZE, form=form, conf=0.1, nms=1.0)
 
 
 @pytest.mark.parametrize("shape", [(83, 8), (ROWS, 5), (1, ROWS, 8)])

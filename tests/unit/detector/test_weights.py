@@ -3,12 +3,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from support.shared import shared_path
 
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.spec import Spec
 from boxwright.detector.sizes import SIZES
-from boxwright.detector.weights import identify, load_weights, read_state, save_weights
+from boxwright.detector.weights import check_finite, identify, load_weights, read_state, save_weights
 from boxwright.detector.yolox import Yolox, build
 
 SPEC = Spec(model="yolox_nano", names=("a", "b", "c"), size_hw=(64, 96), category_ids=(3, 7, 9), preprocessing="legacy")
@@ -70,12 +71,51 @@ def test_the_official_checkpoint_is_recognised() -> None:
 def test_another_class_count_loads_all_but_the_predictions_and_says_so(nano: Yolox) -> None:
     model = build("yolox_nano", 5)
     before = model.head.cls_preds[0].weight.clone()
-    report = load_weights(model, nano.state_dict())
+    report = load_weights(model, nano.state_dict(), new_head=True)
     assert report.loaded == 642 - 6
     assert sorted(report.left_out) == sorted(f"head.cls_preds.{i}.{p}" for i in range(3) for p in ("weight", "bias"))
     assert "the checkpoint has 3 classes, this model 5" in report.sentence()
     assert torch.equal(model.head.cls_preds[0].weight, before)
     assert torch.equal(model.head.reg_preds[0].weight, nano.head.reg_preds[0].weight)
+
+
+def test_another_class_count_is_refused_unless_the_model_is_trained(nano: Yolox) -> None:
+    model = build("yolox_nano", 5)
+    before = model.head.reg_preds[0].weight.clone()
+    with pytest.raises(CheckpointError, match="for 3 classes, and this model has 5"):
+        load_weights(model, nano.state_dict())
+    assert torch.equal(model.head.reg_preds[0].weight, before)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_weights_that_are_not_finite_are_refused_with_their_name(nano: Yolox, value: float) -> None:
+    state = {key: tensor.clone() for key, tensor in nano.state_dict().items()}
+    check_finite(state | {"half": torch.full((9, 9), 60000.0).half()}, Path("m.pth"))
+    state["head.stems.1.bn.weight"][3] = value
+    with pytest.raises(CheckpointError, match=r"m\.pth' are damaged: 'head\.stems\.1\.bn\.weight'"):
+        check_finite(state, Path("m.pth"))
+
+
+@pytest.mark.parametrize("kind", ["sparse", "meta", "complex"])
+def test_tensors_that_are_not_plain_numbers_are_refused(tmp_path: Path, kind: str) -> None:
+    plain = torch.ones(4, 4)
+    odd = {
+        "sparse": plain.to_sparse,
+        "meta": lambda: plain.to("meta"),
+        "complex": lambda: plain.to(torch.complex64),
+    }[kind]()
+    torch.save({"model": {"w": odd}}, tmp_path / "m.pth")
+    with pytest.raises(CheckpointError, match=r"m\.pth'"):
+        read_state(tmp_path / "m.pth")
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "{}", '{"names": ["a"], "size_hw": [1e999, 64]}'], ids=lambda t: t[-9:]
+)
+def test_a_description_that_can_not_be_used_is_a_model_error(tmp_path: Path, text: str) -> None:
+    save_file({"w": torch.zeros(1)}, tmp_path / "m.safetensors", metadata={"boxwright": text})
+    with pytest.raises(CheckpointError, match=r"description inside .*m\.safetensors"):
+        read_state(tmp_path / "m.safetensors")
 
 
 def test_a_checkpoint_of_another_model_is_refused_with_its_first_key_and_changes_nothing(nano: Yolox) -> None:
@@ -128,8 +168,10 @@ class Payload:
 def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save({"model": Payload()}, tmp_path / "evil.pth")
-    with pytest.raises(CheckpointError, match="plain tensors"):
+    with pytest.raises(CheckpointError, match=r"'posix\.system'.*plain tensors") as caught:
         read_state(tmp_path / "evil.pth")
+    assert "weights_only" not in str(caught.value)
+    assert "trust" not in str(caught.value)
     assert not (tmp_path / "executed").exists()
 
 

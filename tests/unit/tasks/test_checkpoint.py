@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,3 +72,30 @@ def test_a_file_without_weights_is_refused(tmp_path: Path) -> None:
     torch.save({"model": {"other.weight": torch.zeros(3)}}, tmp_path / "other.pth")
     with pytest.raises(CheckpointError, match="fits no model of the family"):
         open_model(tmp_path / "other.pth")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"names": tuple("abcdefghij")}, "names 10 classes, but its weights are for 3"),
+        ({"model": "x"}, "no network 'x'"),
+        ({"strides": (8, 16)}, r"strides \(8, 16\)"),
+        ({"activation": "x"}, "Unknown activation 'x'"),
+    ],
+)
+def test_a_description_that_does_not_fit_the_weights_is_a_model_error(
+    tmp_path: Path, network: Yolox, changes: dict[str, Any], message: str
+) -> None:
+    spec = Spec(**{"model": "yolox_nano", "names": ("x", "y", "z"), "size_hw": (64, 64)} | changes)
+    save_weights(tmp_path / "mine.safetensors", network, spec)
+    with pytest.raises(CheckpointError, match=message):
+        read_checkpoint(tmp_path / "mine.safetensors", ModelOptions())
+
+
+def test_weights_of_nan_are_refused_and_not_run(tmp_path: Path, network: Yolox) -> None:
+    state = {
+        key: torch.full_like(v, torch.nan) if v.is_floating_point() else v for key, v in network.state_dict().items()
+    }
+    torch.save({"model": state}, tmp_path / "nan.pth")
+    with pytest.raises(CheckpointError, match="NaN or infinity"):
+        open_model(tmp_path / "nan.pth")

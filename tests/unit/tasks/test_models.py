@@ -1,10 +1,12 @@
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from support.scenes import NAMES, scene
 from support.toy import save_graph, save_toy_onnx, toy_spec
 
@@ -107,6 +109,92 @@ def test_a_file_that_only_calls_itself_onnx_is_refused(tmp_path: Path) -> None:
 def test_an_onnx_file_of_another_network_is_refused(tmp_path: Path, made: dict[str, int], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         open_model(_identity(tmp_path / "other.onnx", **made))
+
+
+def _constant(path: Path, shape: tuple[int, ...], *, size: int = 64, dtype: int = TensorProto.FLOAT) -> Path:
+    """Write a file whose output does not depend on its input."""
+    given = [helper.make_tensor_value_info("images", dtype, (1, 3, size, size))]
+    gives = [helper.make_tensor_value_info("output", dtype, shape)]
+    if dtype == TensorProto.STRING:
+        save_graph(path, helper.make_graph([helper.make_node("Identity", ["images"], ["output"])], "g", given, gives))
+        return path
+    nodes = [
+        helper.make_node("ReduceSum", ["images"], ["sum"], keepdims=0),
+        helper.make_node("Mul", ["sum", "zero"], ["nothing"]),
+        helper.make_node("Add", ["constant", "nothing"], ["output"]),
+    ]
+    constants = [
+        numpy_helper.from_array(np.zeros(shape, np.float32), "constant"),
+        numpy_helper.from_array(np.float32(0), "zero"),
+    ]
+    save_graph(path, helper.make_graph(nodes, "g", given, gives, constants))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ({"shape": (2, 84, 85)}, "not a YOLOX detector"),
+        ({"shape": (0, 84, 85)}, "not a YOLOX detector"),
+        ({"shape": (1, 84, 85), "size": 2**20}, "too large"),
+        ({"shape": (1, 3, 64, 64), "dtype": TensorProto.STRING}, "not a detector of this family"),
+    ],
+)
+def test_an_onnx_file_of_odd_shapes_or_types_is_refused(tmp_path: Path, made: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        open_model(_constant(tmp_path / "odd.onnx", **made))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 200_000, '{"names": ["a"], "size_hw": [64, 64], "strides": [0]}', '{"names": ["a"], "size_hw": [9e9, 64]}'],
+    ids=lambda text: text[-9:],
+)
+def test_an_onnx_file_with_an_odd_description_is_refused(tmp_path: Path, text: str) -> None:
+    path = save_toy_onnx(tmp_path / "toy.onnx")
+    model = onnx.load(path)
+    helper.set_model_props(model, {"boxwright": text})
+    onnx.save(model, path)
+    with pytest.raises(CheckpointError, match="description inside"):
+        open_model(path)
+
+
+def test_an_onnx_file_that_names_other_classes_than_it_gives_is_a_model_error(tmp_path: Path) -> None:
+    path = save_toy_onnx(tmp_path / "toy.onnx", spec=toy_spec(names=("a", "b")))
+    with pytest.raises(CheckpointError, match="does not fit it"):
+        open_model(path)(np.zeros((1, 3, 64, 64), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("count", "class_id", "kept", "message"),
+    [(10**9, 0, 5, "more boxes than it gives"), (-1, 0, 5, "more boxes"), (5, 99, 5, "classes without a name"),
+     (5, -1, 5, "classes without a name"), (500, 0, 500, "more boxes")],
+)  # fmt: skip
+def test_a_file_that_suppresses_boxes_itself_is_not_believed(
+    tmp_path: Path, count: int, class_id: int, kept: int, message: str
+) -> None:
+    values = {
+        "num": np.array([count]),
+        "boxes": np.zeros((1, kept, 4), np.float32),
+        "scores": np.ones((1, kept), np.float32),
+        "classes": np.full((1, kept), class_id),
+    }
+    types = {np.dtype(np.int64): TensorProto.INT64, np.dtype(np.float32): TensorProto.FLOAT}
+    nodes = [helper.make_node("Identity", [f"own_{name}"], [name]) for name in values]
+    graph = helper.make_graph(
+        [*nodes, helper.make_node("Identity", ["images"], ["unused"])],
+        "g",
+        [helper.make_tensor_value_info("images", TensorProto.FLOAT, (1, 3, 64, 64))],
+        [helper.make_tensor_value_info(name, types[a.dtype], a.shape) for name, a in values.items()],
+        [numpy_helper.from_array(a, f"own_{name}") for name, a in values.items()],
+    )
+    save_graph(tmp_path / "nms.onnx", graph, toy_spec())
+    model = onnx.load(tmp_path / "nms.onnx")
+    helper.set_model_props(model, {"boxwright": json.dumps(toy_spec().to_dict()), "boxwright_nms": "{}"})
+    onnx.save(model, tmp_path / "nms.onnx")
+    session = open_model(tmp_path / "nms.onnx")
+    with pytest.raises(CheckpointError, match=message):
+        session(np.zeros((1, 3, 64, 64), np.float32))
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -12,7 +12,7 @@ from boxwright.core.errors import UsageError
 from boxwright.core.log import get_logger
 from boxwright.data.records import Records
 from boxwright.detector.blocks import ConvBlock
-from boxwright.detector.weights import load_weights, read_state
+from boxwright.detector.weights import check_finite, load_weights, read_state
 from boxwright.detector.yolox import build
 from boxwright.devices.base import Device
 from boxwright.tasks.train.config import TrainConfig
@@ -27,7 +27,9 @@ def make_network(config: TrainConfig, num_classes: int) -> nn.Module:
     """
     network = build(config.model, num_classes)
     if config.ckpt is not None:
-        _log.info("%s: %s", config.ckpt.name, load_weights(network, read_state(config.ckpt)[0]).sentence())
+        state, _ = read_state(config.ckpt)
+        _log.info("%s: %s", config.ckpt.name, load_weights(network, state, new_head=True).sentence())
+        check_finite(state, config.ckpt)
     for block in network.modules():
         if not isinstance(block, ConvBlock):
             continue
