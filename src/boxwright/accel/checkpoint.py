@@ -17,10 +17,12 @@ from boxwright.accel.places import previous_of
 from boxwright.core.errors import CheckpointError
 from boxwright.core.files import whole_file
 from boxwright.core.log import get_logger
+from boxwright.core.torch_files import UNREADABLE, why_unreadable
 
 _log = get_logger(__name__)
 _MARK = b"BXWCKPT1"
 _FOOTER = len(_MARK) + 32
+_NONE_YET = "It is the first one, so there is nothing to resume from. Free some space and start again."
 
 
 def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
@@ -43,9 +45,10 @@ def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
                 path.replace(previous_of(path))
         _sync_folder(path.parent)
     except OSError as error:
+        kept = path.exists() or previous_of(path).exists()
         raise CheckpointError(
             f"The checkpoint {str(path)!r} could not be written: {error.strerror or error}. "
-            "The one before it is still there. Free some space and resume with --resume."
+            + ("The one before it is still there. Free some space and resume with --resume." if kept else _NONE_YET)
         ) from error
 
 
@@ -86,7 +89,10 @@ def _read(path: Path) -> dict[str, Any]:
     body, footer = memoryview(data)[:-_FOOTER], data[-_FOOTER:]
     if footer[: len(_MARK)] != _MARK or footer[len(_MARK) :] != hashlib.sha256(body).digest():
         raise CheckpointError(f"The checkpoint {str(path)!r} is damaged: its checksum does not match.")
-    state = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+    try:
+        state = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+    except UNREADABLE as error:
+        raise CheckpointError(f"The checkpoint {str(path)!r} can't be read: {why_unreadable(error)}") from error
     if not isinstance(state, dict):
         raise CheckpointError(f"The checkpoint {str(path)!r} holds a {type(state).__name__}, not a run's state.")
     return state

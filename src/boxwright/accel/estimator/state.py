@@ -1,7 +1,6 @@
 """The state of a training: what a checkpoint holds, and what the user's callbacks see."""
 
 import json
-import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -15,6 +14,7 @@ from boxwright.accel.estimator.blueprint import Result
 from boxwright.accel.nano import TorchNano
 from boxwright.accel.places import to_read, to_write
 from boxwright.core.errors import CheckpointError, UsageError
+from boxwright.core.torch_files import UNREADABLE, why_unreadable
 
 _FORMAT = "boxwright.estimator.1"
 
@@ -77,9 +77,8 @@ def read_weights(place: str) -> dict[str, Any]:
         else:
             try:
                 saved = torch.load(path, map_location="cpu", weights_only=True)
-            except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
-                reason = getattr(error, "strerror", None) or error
-                raise CheckpointError(f"The weights {place!r} can't be read: {reason}") from error
+            except UNREADABLE as error:
+                raise CheckpointError(f"The weights {place!r} can't be read: {why_unreadable(error)}") from error
     if isinstance(saved, Mapping) and saved.get("format") == _FORMAT:
         saved = saved["model"]
     if not isinstance(saved, Mapping) or not any(isinstance(v, Tensor) for v in saved.values()):

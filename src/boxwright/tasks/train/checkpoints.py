@@ -1,17 +1,18 @@
 """A run's checkpoints: `last.pt` to resume from, `last.safetensors` to use, `data.lock` to recognise its images."""
 
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from boxwright.accel.averages import WeightAverage, average_norms
 from boxwright.accel.checkpoint import save_checkpoint
 from boxwright.accel.nano import TorchNano
 from boxwright.core.config import to_yaml
-from boxwright.core.errors import BoxwrightError, CheckpointError
+from boxwright.core.errors import BoxwrightError, CheckpointError, shorten
 from boxwright.core.log import get_logger
 from boxwright.core.spec import Spec
 from boxwright.data.fingerprint import compare, fingerprint, read_lock
@@ -124,17 +125,45 @@ class Checkpoints:
             _log.warning(
                 "Changed since the checkpoint: %s. Resuming, but results will not be bit-identical.", ", ".join(changes)
             )
-        self.network.load_state_dict(saved["model"])
-        self.average.model.load_state_dict(saved["average"])
-        self.average.steps = saved["average_steps"]
-        self.optimizer.load_state_dict(saved["optimizer"])
-        self.nano.load_scaler_state(saved["scaler"])
-        torch.set_rng_state(saved["rng"])
+        try:
+            self.network.load_state_dict(saved["model"])
+            self.average.model.load_state_dict(saved["average"])
+            self.average.steps = saved["average_steps"]
+            self.optimizer.load_state_dict(saved["optimizer"])
+            self.nano.load_scaler_state(saved["scaler"])
+            torch.set_rng_state(saved["rng"])
+        except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+            raise CheckpointError(
+                f"The checkpoint's weights or optimizer are not those of this network: {error}. Start anew with --ckpt."
+            ) from error
         if self.nano.is_global_zero:
             _log.info("Resuming from step %d of %d.", saved["step"], now[0])
         state = RunState(**{name: saved[name] for name in ("step", "best", "last", "without_better")})
         state.position = (saved["position"][0], saved["position"][1])
         return state
+
+
+def check_saved(saved: dict[str, Any], path: Path) -> None:
+    """Check that a checkpoint is one of a training run, before any of it is used.
+
+    Raises:
+        CheckpointError: something is missing, or of another kind.
+    """
+    lists, numbers = {"course": 3, "position": 2}, ("step", "without_better", "average_steps", "world_size", "threads")
+    wrong = [key for key in ("model", "average", "optimizer", "best", "last") if not isinstance(saved.get(key), dict)]
+    wrong += [key for key in numbers if type(saved.get(key)) is not int]
+    wrong += [key for key in ("data", "config") if not isinstance(saved.get(key), str)]
+    for key, length in lists.items():
+        value = saved.get(key)
+        if not isinstance(value, list | tuple) or [type(one) for one in value] != [int] * length:
+            wrong.append(key)
+    if not isinstance(saved.get("rng"), Tensor) or "scaler" not in saved:
+        wrong.append("rng")
+    if wrong:
+        raise CheckpointError(
+            f"The checkpoint {str(path)!r} is not one of a training run: {shorten(wrong)} is missing or of another "
+            "kind. Start anew with --ckpt."
+        )
 
 
 def _lock_data(config: TrainConfig, records: Records) -> str:

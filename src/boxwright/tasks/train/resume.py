@@ -18,6 +18,7 @@ from boxwright.tasks.train.run_store import LAST, PREVIOUS, RunStore
 
 # No space, over the quota, over the limit for the size of a file.
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NONE_YET = "No checkpoint had been saved yet. Make room and start again."
 
 
 @contextmanager
@@ -28,9 +29,10 @@ def writing_to(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in DISK_FULL:
             raise
+        kept = (folder / LAST).exists() or (folder / PREVIOUS).exists()
         raise CheckpointError(
-            f"A file of the run in {str(folder)!r} could not be written: {error.strerror}. What was saved before is "
-            "still there. Make room and resume with --resume."
+            f"A file of the run in {str(folder)!r} could not be written: {error.strerror}. "
+            + ("What was saved before is still there. Make room and resume with --resume." if kept else _NONE_YET)
         ) from error
 
 

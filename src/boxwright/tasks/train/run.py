@@ -2,12 +2,10 @@
 
 import json
 import signal
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 import yaml
 
@@ -20,7 +18,9 @@ from boxwright.core.config import to_yaml
 from boxwright.core.errors import BoxwrightError, CheckpointError, UsageError
 from boxwright.core.files import locked
 from boxwright.core.log import get_logger
+from boxwright.core.signals import sigterm_raises
 from boxwright.launchers.supervisor import Patience
+from boxwright.tasks.train.checkpoints import check_saved
 from boxwright.tasks.train.config import TrainConfig
 from boxwright.tasks.train.loggers import Callback, check_loggers
 from boxwright.tasks.train.loop import run_worker
@@ -154,9 +154,10 @@ def _compare_settings(last: Path, config: TrainConfig) -> None:
     Raises:
         CheckpointError: there is no checkpoint, or a setting has changed that a run can't change.
     """
-    now = yaml_file.parse(to_yaml(config))
+    saved, now = load_checkpoint(last), yaml_file.parse(to_yaml(config))
+    check_saved(saved, last)
     try:
-        before = yaml_file.parse(load_checkpoint(last).get("config", ""))
+        before = yaml_file.parse(saved["config"])
     except yaml.YAMLError as error:
         raise CheckpointError(f"The settings in {str(last)!r} are not valid YAML: {error}. Start a new run.") from error
     if not isinstance(before, dict):
@@ -225,7 +226,7 @@ def _launch(
     written = config.output_dir / RESULT
     written.unlink(missing_ok=True)
     remote = store if config.is_elsewhere else None  # holds the workers' files, also if they failed
-    with _sigterm_raises(), nullcontext() if progress is None else receive(progress) as sender:
+    with sigterm_raises(), nullcontext() if progress is None else receive(progress) as sender:
         try:
             result = nano.launch(run_worker, config, tuple(callbacks), sender, level)
             if remote is not None:
@@ -244,21 +245,3 @@ def _launch(
             # Workers always get SIGTERM; the user knows the signal that this process got.
             number = signal.SIGINT if isinstance(ended, KeyboardInterrupt) else signal.SIGTERM
             return replace(result, stopped=f"signal {number.value}")
-
-
-@contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    """Turn SIGTERM into an exception where it would end this process, so that the result can be returned."""
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
