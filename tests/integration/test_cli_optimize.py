@@ -156,6 +156,21 @@ def test_nothing_inside_the_budget_ends_with_code_6(
     assert not (tmp_path / "out" / "best").exists()
 
 
+def test_the_report_of_another_search_is_not_replaced(
+    boxwright: Command, weights: Path, data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    over = Row(method="fp32", status="over budget", latency_ms=3.0, accuracy=0.2, drop=0.1)
+    rows = (Row(method="original", status="successful", latency_ms=9.0, accuracy=0.3, drop=0.0), over)
+    monkeypatch.setattr("boxwright.tasks.optimize.run_search", _fake_search(rows))
+    words = ["optimize", weights, "--data", data, "--out", tmp_path / "o"]
+    assert boxwright(*words).code == 6
+    (tmp_path / "o" / "report.json").write_text("{}")
+    assert boxwright(*words).code == 6, "the same search continues"
+    done = boxwright(*words, "-b", "4")
+    assert done.code == 2
+    assert "holds the report of a search with another model" in done.err
+
+
 def test_the_ancestors_spelling_works_and_scored_images_that_calibrate_are_named(
     boxwright: Command, weights: Path, data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

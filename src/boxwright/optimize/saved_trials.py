@@ -15,7 +15,7 @@ import numpy as np
 
 from boxwright.core import catalogue
 from boxwright.core.errors import UsageError
-from boxwright.core.files import write_whole
+from boxwright.core.files import naming, write_whole
 from boxwright.core.packages import installed_version
 from boxwright.optimize.accuracy import Score
 from boxwright.optimize.trial import Trial
@@ -71,7 +71,8 @@ class SavedTrials:
             return
         score = trial.score or Score(value=math.nan)
         arrays: dict[str, Any] = dict(score.arrays)
-        np.savez_compressed(self._file(method).with_suffix(".npz"), **arrays)
+        with naming(self._file(method).with_suffix(".npz")):
+            np.savez_compressed(self._file(method).with_suffix(".npz"), **arrays)
         values = asdict(replace(trial, score=None)) | {"key": self._key(choice, settings), "count": score.count}
         values["value"] = None if trial.score is None else score.value
         write_whole(self._file(method), json.dumps(values, indent=1) + "\n")

@@ -11,6 +11,7 @@ import numpy as np
 
 from boxwright.core import catalogue
 from boxwright.core.errors import MissingDependencyError, UsageError
+from boxwright.core.files import naming
 from boxwright.core.signature import Array
 from boxwright.core.types import Precision
 from boxwright.optimize.accuracy import Score
@@ -128,7 +129,8 @@ class TrialJob:
         channel.enter("forward")
         outputs = [graph.run(source.signature.check(inputs)) for inputs in case.probes()]
         named: dict[str, Any] = {f"{i}_{j}": a for i, some in enumerate(outputs) for j, a in enumerate(some)}
-        np.savez(self.reference, **named)
+        with naming(self.reference):
+            np.savez(self.reference, **named)
         score, score_s = _score(case, graph, channel)
         size = sum(t.nbytes for t in (*source.model.parameters(), *source.model.buffers()))
         return Trial(status="successful", score=score, score_s=score_s, distance=0.0, size_bytes=size)

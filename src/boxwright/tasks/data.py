@@ -70,7 +70,7 @@ def convert_set(
     allow_outside: bool = False,
 ) -> dict[str, int]:
     """Write every part of a set in another format and return how many images each part has."""
-    _refuse_filled(out)
+    refuse_filled(out)
     layout = find_layout(data, format, allow_outside=allow_outside)
     # Joined lists (trainval) hold the same images again.
     parts = [part for part in ("train", "val", "test") if part in layout.splits]
@@ -94,7 +94,7 @@ def split_set(
     Raises:
         UsageError: the set has parts of its own already.
     """
-    _refuse_filled(out)
+    refuse_filled(out)
     layout = find_layout(data, format, allow_outside=allow_outside)
     if layout.splits:
         raise UsageError(
@@ -111,7 +111,12 @@ def _write(sets: dict[str, Records], out: Path, *, to: Format, link: bool) -> di
     }
 
 
-def _refuse_filled(out: Path) -> None:
+def refuse_filled(out: Path) -> None:
+    """Check that a folder is empty or does not exist.
+
+    Raises:
+        UsageError: it holds something already.
+    """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{str(out)!r} is not empty. Choose a new folder.")
 
@@ -131,6 +136,7 @@ def preview_set(
     allow_outside: bool = False,
 ) -> list[Path]:
     """Draw batches as training with this model's policy sees them, one picture each, and return their paths."""
+    refuse_filled(folder)
     model = normalise_name(model)
     catalogue.find("model", model)
     policy = policy_for(model)

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from boxwright.core.log import get_logger
+from boxwright.core.signals import TERMINATED
 from boxwright.data.split import split_records
 from boxwright.data.synthetic import generate_scenes
+from boxwright.tasks.data import refuse_filled
 from boxwright.tasks.evaluate import OFFICIAL, evaluate
 from boxwright.tasks.optimize import OptimizeConfig, OptimizeResult, optimize
 from boxwright.tasks.predict.inputs import Failure
@@ -58,7 +60,12 @@ class DemoResult:
 
 
 def run_demo(folder: Path, *, steps: int, seed: int = 0, images: int = 400, held_out: int = 80) -> DemoResult:
-    """Draw scenes, train a nano detector on them, score it on scenes it has not seen, and find its fastest form."""
+    """Draw scenes, train a nano detector on them, score it on scenes it has not seen, and find its fastest form.
+
+    Raises:
+        UsageError: the folder is not empty.
+    """
+    refuse_filled(folder)
     _log.info("Drawing %d scenes.", images + held_out)
     records = generate_scenes(folder / "scenes", images=images + held_out, seed=seed, classes=CLASSES)
     _, unseen = split_records(records, val=held_out / (images + held_out), seed=seed)
@@ -80,7 +87,7 @@ def run_demo(folder: Path, *, steps: int, seed: int = 0, images: int = 400, held
     _log.info("Training yolox_nano for %d steps of %d images.", config.steps, config.batch)
     result = train(config)
     if result.stopped:
-        raise KeyboardInterrupt
+        raise SystemExit(TERMINATED) if result.stopped == "signal 15" else KeyboardInterrupt
     with Predictor.load(result.checkpoint, thresholds=OFFICIAL) as predictor:
         score = evaluate(predictor, unseen)
     for line in score.metrics.lines():

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from boxwright.core import catalogue
 from boxwright.core.errors import ConversionError, UsageError, check_choice
+from boxwright.core.files import naming
 from boxwright.core.packages import require
 from boxwright.core.spec import OutputForm, Spec
 from boxwright.core.types import Precision
@@ -194,8 +195,12 @@ def export(model: str | Path, out: Path | None = None, config: ExportConfig | No
     calibration = Calibration(samples=images) if images.paths else None
     specs = tried_sizes(spec, dynamic=config.dynamic)
     parent = next(folder for folder in target.absolute().parents if folder.is_dir())
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise UsageError(
+            f"Nothing can be written to {str(parent)!r}: permission denied. Name another place with --out."
+        )
     # On the target's disk, so that the draft can be renamed.
-    with TemporaryDirectory(prefix=f".{target.name}.", dir=parent) as folder:
+    with naming(target), TemporaryDirectory(prefix=f".{target.name}.", dir=parent) as folder:
         scratch = Path(folder)
         draft = scratch / target.name
         if config.format == "onnx":

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.core.errors import BudgetError, DataError, UsageError
+from boxwright.core.files import naming, write_whole
 from boxwright.core.log import get_logger, progress_bar
 from boxwright.core.signature import Array
 from boxwright.core.spec import Spec
@@ -196,9 +197,25 @@ def optimize(config: OptimizeConfig) -> OptimizeResult:
     # Made only now: a refused request leaves no empty folder.
     folder = new_run_folder(_RUNS) if config.folder is None else config.folder
     with lock_folder(folder):
+        _claim(folder, case)
         with progress_bar(hidden=config.quiet) as progress:
             report = run_search(case, folder, config, progress=progress, remarks=remarks)
         return OptimizeResult(report=report, folder=folder, best=_write_best(case, report, folder))
+
+
+def _claim(folder: Path, case: DetectorCase) -> None:
+    """Write down what the folder is for; the results of the same search are continued, those of others refused.
+
+    Raises:
+        UsageError: it holds the report of another search.
+    """
+    owner, now = folder / "tries" / "search", case.fingerprint()
+    if (folder / "report.json").exists() and owner.exists() and owner.read_text(encoding="ascii") != now:
+        raise UsageError(
+            f"{str(folder)!r} holds the report of a search with another model, batch or other images. "
+            "Choose another --out, or remove that folder."
+        )
+    write_whole(owner, now)
 
 
 def make_case(config: OptimizeConfig) -> tuple[DetectorCase, tuple[str, ...]]:
@@ -286,13 +303,15 @@ def _write_best(case: DetectorCase, report: Report, folder: Path) -> Path | None
         best = report.best().method
     except BudgetError:
         return None
-    target = folder / "best"
-    if target.exists():
-        shutil.rmtree(target)
-    if best == ORIGINAL:
-        write_artifact(
-            case.source(), Choice(runtime="eager", mode="plain"), target, spec=case.spec, golden=case.probes()[0]
-        )
-    else:
-        shutil.copytree(folder / "artifacts" / best, target)
+    target, draft = folder / "best", folder / ".best"
+    shutil.rmtree(draft, ignore_errors=True)  # of a search that was killed here
+    with naming(target):
+        if best == ORIGINAL:
+            choice = Choice(runtime="eager", mode="plain")
+            write_artifact(case.source(), choice, draft, spec=case.spec, golden=case.probes()[0])
+        else:
+            shutil.copytree(folder / "artifacts" / best, draft)
+        if target.exists():
+            shutil.rmtree(target)
+        draft.rename(target)
     return target

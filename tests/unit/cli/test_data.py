@@ -50,6 +50,7 @@ def test_preview_draws_as_many_pictures_as_batches(boxwright: Command, place: Pa
     )
     assert done.out.split() == [str(tmp_path / f"p/batch_{n}.jpg") for n in range(2)]
     assert all(Path(name).read_bytes().startswith(b"\xff\xd8") for name in done.out.split())
+    assert boxwright("data", "preview", str(place), "--out", str(tmp_path / "p"), "--size", "64").code == 2
 
 
 def test_files_outside_of_a_set_are_named_and_read_only_with_permission(

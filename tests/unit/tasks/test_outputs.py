@@ -6,6 +6,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from support.disk import small_files
 from support.scenes import NAMES, Square, save_video, scene
 
 from boxwright.core.errors import DataError, UsageError
@@ -78,7 +79,7 @@ def test_the_labels_of_a_data_set_are_not_overwritten(tmp_path: Path) -> None:
     truth = tmp_path / "labels" / "a.txt"
     truth.parent.mkdir()
     truth.write_text("0 0.5 0.5 1 1\n")
-    with pytest.raises(UsageError, match="holds label files already"):
+    with pytest.raises(UsageError, match="holds results already"):
         Outputs(tmp_path, ["json", "yolo"])
     assert truth.read_text() == "0 0.5 0.5 1 1\n"
 
@@ -161,7 +162,7 @@ def test_a_picture_or_video_never_replaces_its_own_source(tmp_path: Path) -> Non
         before = path.read_bytes()
         with (
             pytest.raises(UsageError, match="overwrite its own source"),
-            Outputs(tmp_path, ["images"]) as outputs,
+            Outputs(tmp_path, ["images"], overwrite=True) as outputs,
         ):
             outputs.write(_prediction(str(path), RED, index=index))
         assert path.read_bytes() == before
@@ -190,6 +191,76 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="can't be the output folder"):
         Outputs(tmp_path / "file", ["json"])
+
+
+def test_lines_are_on_disk_before_the_next_image(tmp_path: Path) -> None:
+    with Outputs(tmp_path, ["json", "csv"]) as outputs:
+        for number in range(1, 4):
+            outputs.write(_prediction(f"{number}.jpg", RED))
+            assert len((tmp_path / "predictions.jsonl").read_text().splitlines()) == number
+            assert len((tmp_path / "predictions.csv").read_text().splitlines()) == number + 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, DataError])
+def test_what_was_predicted_before_an_error_is_in_whole_files(tmp_path: Path, error: type[BaseException]) -> None:
+    def write_and_fail() -> None:
+        with Outputs(tmp_path, FORMATS) as outputs:
+            outputs.write(_prediction("a.jpg", RED))
+            for index in range(3):
+                outputs.write(_prediction("clip.mp4", BLUE, index=index))
+            assert not (tmp_path / "predictions.coco.json").exists(), "not before it is whole"
+            assert not (tmp_path / "clip.mp4").exists(), "not before it is whole"
+            raise error("stop")
+
+    with pytest.raises(error):
+        write_and_fail()
+    assert len(json.loads((tmp_path / "predictions.coco.json").read_text())["images"]) == 4
+    assert cv2.VideoCapture(str(tmp_path / "clip.mp4")).get(cv2.CAP_PROP_FRAME_COUNT) == 3
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize("name", ["images", "json", "csv", "coco", "yolo"])
+def test_a_full_disk_is_reported_with_the_path_and_leaves_no_torn_file(tmp_path: Path, name: str) -> None:
+    boxes = [("red", column, row) for column in range(8) for row in range(8)]
+    predictions = [_prediction("0.jpg"), *(_prediction(f"{number}.jpg", *boxes) for number in range(1, 20))]
+    with small_files(1000), pytest.raises(OSError, match=str(tmp_path)):
+        _write(tmp_path, [name], *predictions)
+    assert not list(tmp_path.glob(".*"))
+    for text in tmp_path.glob("predictions.*"):
+        assert text.read_text().endswith("\n")
+        assert text.suffix != ".json" or len(json.loads(text.read_text())["images"]) == 1
+    for label in (tmp_path / "labels").glob("*"):
+        assert label.read_text() == ""
+    for picture in tmp_path.glob("*.jpg"):
+        assert cv2.imread(str(picture)) is not None
+
+
+def test_a_video_that_does_not_fit_on_the_disk_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
+    frame = Frame(source="clip.mov", image=noise, index=0)
+    prediction = Prediction(frame=frame, detections=Detections.empty(names=NAMES, size_hw=(64, 64)))
+    with small_files(3000), pytest.raises(DataError, match=r"clip\.mp4' can't be written"):
+        _write(tmp_path, ["images"], *[prediction] * 60)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["images", "json", "csv", "coco", "yolo"])
+def test_results_of_an_earlier_run_are_replaced_only_on_request(tmp_path: Path, name: str) -> None:
+    before = _write(tmp_path, [name], _prediction("a.jpg", RED))
+    first = (tmp_path / before[0]).read_bytes()
+    with pytest.raises(UsageError, match=rf"holds results already, such as '{before[0]}'.*--overwrite"):
+        Outputs(tmp_path, [name])
+    with Outputs(tmp_path, [name], overwrite=True) as outputs:
+        outputs.write(_prediction("a.jpg", BLUE))
+    assert (tmp_path / before[0]).read_bytes() != first
+    other = "csv" if name == "json" else "json"
+    _write(tmp_path, [other], _prediction("a.jpg", RED))
+
+
+def test_csv_cells_are_not_computed_by_a_spreadsheet(tmp_path: Path) -> None:
+    _write(tmp_path, ["csv"], _prediction('=HYPERLINK("x").jpg', RED), _prediction("-1.jpg", RED))
+    with (tmp_path / "predictions.csv").open(newline="") as file:
+        assert [row["source"] for row in csv.DictReader(file)] == ['\'=HYPERLINK("x").jpg', "'-1.jpg"]
 
 
 def test_without_formats_nothing_is_made(tmp_path: Path) -> None:

@@ -81,6 +81,20 @@ def test_only_the_classes_asked_for_come_back() -> None:
     assert predictor(scene(("red", 1, 1), ("blue", 3, 3))).labels == ["blue"]
 
 
+def test_one_class_may_be_given_as_a_plain_name() -> None:
+    predictor = Predictor(ToySession(), Thresholds(classes="blue"))
+    assert predictor(scene(("red", 1, 1), ("blue", 3, 3))).labels == ["blue"]
+
+
+def test_a_model_that_gives_nan_is_an_error_and_not_nothing_found() -> None:
+    class Broken(ToySession):
+        def __call__(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
+            return np.full_like(super().__call__(images), np.nan)
+
+    with pytest.raises(CheckpointError, match="not a number"):
+        Predictor(Broken())(scene(("red", 1, 1)))
+
+
 def test_boxes_of_two_classes_in_one_place_both_stay_unless_asked_otherwise(tmp_path: Path) -> None:
     model = save_toy_onnx(tmp_path / "toy.onnx", twins=True, spec=toy_spec())
     image = scene(("red", 0, 0), ("blue", 1, 0))

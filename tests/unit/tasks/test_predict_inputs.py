@@ -332,3 +332,11 @@ def test_a_video_with_too_large_frames_is_refused(tmp_path: Path, monkeypatch: p
     (failure,) = read_sources(tmp_path / "a.avi")
     assert isinstance(failure, Failure)
     assert "96 x 64 pixels" in str(failure.error)
+
+
+def test_an_empty_text_is_not_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_scene(tmp_path / "a.png")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="is empty"):
+        list(list_sources(""))
+    assert len(list(list_sources("."))) == 1

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from boxwright.core.errors import UsageError
 from boxwright.tasks.run_folders import new_run_folder
 
 
@@ -23,5 +24,5 @@ def test_a_base_that_can_be_no_folder_fails_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "dangling").symlink_to(tmp_path / "gone" / "away")
     for base in (tmp_path / "file", tmp_path / "file" / "deeper", tmp_path / "dangling"):
-        with pytest.raises(OSError, match=r"exists|directory"):
+        with pytest.raises(UsageError, match=r"(exists|directory)\. Name another folder with --out"):
             new_run_folder(base)

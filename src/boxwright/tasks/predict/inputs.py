@@ -132,6 +132,8 @@ def _list_one(source: ImageSource, label: str) -> Iterator[Item]:
         yield from _read_video(source, label)
     elif not isinstance(source, (str, Path)):
         yield Frame(source=label, image=as_image(source))
+    elif source == "":
+        raise UsageError("A source is empty. Name an image, folder, video or stream; '.' is the current folder.")
     elif str(source) == "-":
         yield EncodedImage(source=label, data=sys.stdin.buffer.read())
     elif str(source).startswith(_DESCRIPTORS):  # `<(command)` in a shell; a FIFO that the user means

@@ -7,14 +7,17 @@ import csv
 import json
 import os
 from collections.abc import Iterable, Sequence
+from io import StringIO
 from pathlib import Path
-from typing import Any, ClassVar, TextIO
+from typing import Any, ClassVar
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.core.errors import DataError, UsageError, check_choice
+from boxwright.core.files import GrowingFile, naming, whole_file
+from boxwright.core.text import csv_cell
 from boxwright.tasks.predict.inputs import Failure, Frame, is_utf8
 from boxwright.tasks.predict.predictor import Prediction
 from boxwright.vision.draw import draw_detections
@@ -35,9 +38,15 @@ def to_record(item: Prediction | Failure) -> dict[str, Any]:
 
 
 class Outputs:
-    """The writers of several formats behind one `write`; use it as a `with` block."""
+    """The writers of several formats behind one `write`; use it as a `with` block.
 
-    def __init__(self, folder: Path, formats: Iterable[str], category_ids: Sequence[int] = ()) -> None:
+    Lines are on disk when `write` returns. Pictures, videos and the COCO file appear whole or not at all: also if the
+    block is left by an error or a signal, what was predicted until then is in them.
+    """
+
+    def __init__(
+        self, folder: Path, formats: Iterable[str], category_ids: Sequence[int] = (), *, overwrite: bool = False
+    ) -> None:
         formats = list(dict.fromkeys(formats))
         for name in formats:
             check_choice("format", name, FORMATS)
@@ -48,9 +57,11 @@ class Outputs:
                 raise UsageError(
                     f"{str(folder)!r} can't be the output folder: {error.strerror}. Choose another."
                 ) from error
-        if "yolo" in formats and any((folder / "labels").glob("*.txt")):
-            # They may be somebody's annotations: of a set that is laid out as images/ and labels/.
-            raise UsageError(f"{str(folder / 'labels')!r} holds label files already. Choose another --out.")
+        if not overwrite:
+            refuse_results(folder, formats)
+        else:
+            for pattern in [p for name in formats for p in _WRITERS[name].patterns if "*" not in p]:
+                (folder / pattern).unlink(missing_ok=True)  # pictures and labels replace those of the same name
         names = _Names()
         self._writers = [_WRITERS[name](folder, names, category_ids) for name in formats]
 
@@ -62,9 +73,31 @@ class Outputs:
     def __enter__(self) -> "Outputs":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        failures = []
         for writer in self._writers:
-            writer.close()
+            try:
+                writer.close()
+            except (OSError, DataError) as failure:
+                failures.append(failure)
+        if failures and error is None:  # an error in the block comes first
+            raise failures[0]
+
+
+def refuse_results(folder: Path, formats: Iterable[str]) -> None:
+    """Check that no file of an earlier run would be replaced; labels may even be somebody's annotations.
+
+    Raises:
+        UsageError: the folder holds such files.
+    """
+    for name in formats:
+        for pattern in _WRITERS[name].patterns if name in _WRITERS else ():
+            found = [path for path in folder.glob(pattern) if not path.name.startswith(".")]
+            if found:
+                raise UsageError(
+                    f"{str(folder)!r} holds results already, such as {found[0].relative_to(folder).as_posix()!r}. "
+                    "Choose another --out, or replace them with --overwrite."
+                )
 
 
 class _Names:
@@ -88,30 +121,27 @@ class _Names:
 
 
 class _Writer:
-    """One format; a subclass with a `file_name` writes to that file."""
+    """One format; `patterns` are the files that it writes."""
 
-    file_name: ClassVar[str] = ""
+    patterns: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, folder: Path, names: _Names, category_ids: Sequence[int]) -> None:
         self._folder, self._names, self._category_ids = folder, names, list(category_ids)
-        if self.file_name:
-            # Surrogates are bytes of file names that are not UTF-8; JSON escapes them.
-            self._file: TextIO = (folder / self.file_name).open(
-                "w", encoding="utf-8", errors="surrogateescape", newline=""
-            )
 
     def write(self, prediction: Prediction) -> None:
         raise NotImplementedError
 
     def close(self) -> None:
-        if self.file_name:
-            self._file.close()
+        """Finish what is open."""
 
 
 class _Pictures(_Writer):
+    patterns = ("*.jpg", "*.mp4")
     _video: Any = None
     _video_of = ""
     _video_hw = (0, 0)
+    _video_path = _video_draft = Path()
+    _video_frames = 0
 
     def write(self, prediction: Prediction) -> None:
         frame = prediction.frame
@@ -123,7 +153,8 @@ class _Pictures(_Writer):
         ok, data = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, 92])
         if not ok:
             raise DataError(f"The picture {str(path)!r} of size {picture.shape[:2]!r} can't be encoded.")
-        path.write_bytes(data.tobytes())
+        with whole_file(path, sync=False) as draft:
+            draft.write_bytes(data.tobytes())
 
     def _own_path(self, frame: Frame, suffix: str) -> Path:
         """Return the path of a frame's result, which must not be its source."""
@@ -139,45 +170,81 @@ class _Pictures(_Writer):
             if not is_utf8(str(path)):
                 raise UsageError(f"OpenCV can't write the video {str(path)!r}: not valid UTF-8. Choose another --out.")
             self._video_hw = (picture.shape[0], picture.shape[1])
+            self._video_path, self._video_frames = path, 0
+            self._video_draft = path.with_name(f".{path.stem}.{os.getpid()}.tmp.mp4")
             fourcc = cv2.VideoWriter.fourcc(*"mp4v")
-            self._video = cv2.VideoWriter(str(path), fourcc, frame.fps or 25.0, self._video_hw[::-1])
-            if not self._video.isOpened():
-                self._video = None
-                raise DataError(f"The video {str(path)!r} can't be written. Check the folder and the free space.")
+            self._video = cv2.VideoWriter(str(self._video_draft), fourcc, frame.fps or 25.0, self._video_hw[::-1])
             self._video_of = frame.source
+            if not self._video.isOpened():
+                self.close()
         if picture.shape[:2] != self._video_hw:  # a stream may change its size; a video file can't
             picture = cv2.resize(picture, self._video_hw[::-1])  # type: ignore[assignment]
         self._video.write(picture)
+        self._video_frames += 1
 
     def close(self) -> None:
-        if self._video is not None:
-            self._video.release()
+        """Finish the video; OpenCV does not say whether it could be written, so its frames are counted."""
+        if self._video is None:
+            return
+        self._video.release()
         self._video, self._video_of = None, ""
+        written = cv2.VideoCapture(str(self._video_draft))
+        whole = self._video_frames and written.get(cv2.CAP_PROP_FRAME_COUNT) >= self._video_frames
+        written.release()
+        if whole:
+            self._video_draft.replace(self._video_path)
+            return
+        self._video_draft.unlink(missing_ok=True)
+        raise DataError(
+            f"The video {str(self._video_path)!r} can't be written. Check the folder and the free space, or leave out "
+            "images with --save."
+        )
 
 
 class _JsonLines(_Writer):
-    file_name = "predictions.jsonl"
-
-    def write(self, prediction: Prediction) -> None:
-        self._file.write(json.dumps(to_record(prediction)) + "\n")
-
-
-class _Csv(_Writer):
-    file_name = "predictions.csv"
+    patterns = ("predictions.jsonl",)
 
     def __init__(self, folder: Path, names: _Names, category_ids: Sequence[int]) -> None:
         super().__init__(folder, names, category_ids)
-        self._rows = csv.writer(self._file, lineterminator="\n")
-        self._rows.writerow(["source", "frame", "class", "class_id", "score", "x1", "y1", "x2", "y2"])
+        self._file = GrowingFile(folder / self.patterns[0])
 
     def write(self, prediction: Prediction) -> None:
-        frame = prediction.frame
-        for row in prediction.detections.to_list():
-            index = "" if frame.index is None else frame.index
-            self._rows.writerow([frame.source, index, row["class"], row["class_id"], row["score"], *row["box_xyxy"]])
+        self._file.add(json.dumps(to_record(prediction), allow_nan=False) + "\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Csv(_Writer):
+    """A row a box. Names that a spreadsheet would compute get an apostrophe before them."""
+
+    patterns = ("predictions.csv",)
+
+    def __init__(self, folder: Path, names: _Names, category_ids: Sequence[int]) -> None:
+        super().__init__(folder, names, category_ids)
+        self._file = GrowingFile(folder / self.patterns[0])
+        self._add([["source", "frame", "class", "class_id", "score", "x1", "y1", "x2", "y2"]])
+
+    def write(self, prediction: Prediction) -> None:
+        source, index = csv_cell(prediction.frame.source), prediction.frame.index
+        self._add(
+            [source, "" if index is None else index, csv_cell(row["class"]), row["class_id"], row["score"],
+             *row["box_xyxy"]]
+            for row in prediction.detections.to_list()
+        )  # fmt: skip
+
+    def _add(self, rows: Iterable[Sequence[Any]]) -> None:
+        text = StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        self._file.add(text.getvalue())
+
+    def close(self) -> None:
+        self._file.close()
 
 
 class _YoloText(_Writer):
+    patterns = ("labels/*.txt",)
+
     def __init__(self, folder: Path, names: _Names, category_ids: Sequence[int]) -> None:
         super().__init__(folder / "labels", names, category_ids)
         self._folder.mkdir(exist_ok=True)
@@ -185,22 +252,24 @@ class _YoloText(_Writer):
     def write(self, prediction: Prediction) -> None:
         frame = prediction.frame
         stem = self._names.stem(frame) if frame.index is None else f"{self._names.stem(frame)}_{frame.index:06d}"
-        (self._folder / f"{stem}.txt").write_text(prediction.detections.to_yolo_txt(), encoding="utf-8")
+        with whole_file(self._folder / f"{stem}.txt", sync=False) as draft:
+            draft.write_text(prediction.detections.to_yolo_txt(), encoding="utf-8")
 
 
 class _Coco(_Writer):
     """One COCO json, written as it grows; the list of images waits in a second file until the end."""
 
-    file_name = "predictions.coco.json"
+    patterns = ("predictions.coco.json",)
 
     def __init__(self, folder: Path, names: _Names, category_ids: Sequence[int]) -> None:
         super().__init__(folder, names, category_ids)
-        self._images_path = folder / ".images.coco.json"
-        self._images: TextIO = self._images_path.open("w", encoding="utf-8")
+        self._path = folder / self.patterns[0]
+        self._drafts = [folder / f".{part}.{os.getpid()}.coco.json" for part in ("predictions", "images")]
+        self._boxes, self._images = (GrowingFile(draft, self._path) for draft in self._drafts)
         self._classes: tuple[str, ...] = ()
         self._count = self._annotations = self._last_number = 0
         self._given_ids: set[int] = set()
-        self._file.write('{"annotations": [')
+        self._boxes.add('{"annotations": [')
 
     def write(self, prediction: Prediction) -> None:
         frame, found = prediction.frame, prediction.detections
@@ -210,12 +279,14 @@ class _Coco(_Writer):
         if frame.index is not None:
             entry["frame"] = frame.index
         entry |= {"height": found.size_hw[0], "width": found.size_hw[1]}
-        self._images.write(("," if self._count else "") + "\n" + json.dumps(entry))
-        self._count += 1
+        lines = []
         for box in found.to_coco(image_id=image_id, category_ids=self._category_ids or None):
             self._annotations += 1
             box = {"id": self._annotations, **box, "area": round(box["bbox"][2] * box["bbox"][3], 2), "iscrowd": 0}
-            self._file.write(("," if self._annotations > 1 else "") + "\n" + json.dumps(box))
+            lines.append(("," if self._annotations > 1 else "") + "\n" + json.dumps(box, allow_nan=False))
+        self._boxes.add("".join(lines))
+        self._images.add(("," if self._count else "") + "\n" + json.dumps(entry))
+        self._count += 1
 
     def _image_id(self, frame: Frame) -> int:
         # COCO's own files are named by their id; keeping it lets the result be scored against the annotations.
@@ -233,13 +304,20 @@ class _Coco(_Writer):
     def close(self) -> None:
         ids = self._category_ids or range(1, len(self._classes) + 1)
         categories = [{"id": i, "name": n} for i, n in zip(ids, self._classes, strict=False)]
-        self._images.close()
-        self._file.write('],\n"images": [')
-        with self._images_path.open(encoding="utf-8") as images:
-            self._file.writelines(images)
-        self._file.write('],\n"categories": ' + json.dumps(categories) + "}\n")
-        self._file.close()
-        self._images_path.unlink()
+        boxes, images = self._drafts
+        try:
+            with naming(self._path, boxes):
+                self._boxes.add('],\n"images": [')
+                with images.open(encoding="utf-8") as file:
+                    while part := file.read(1 << 20):
+                        self._boxes.add(part)
+                self._boxes.add('],\n"categories": ' + json.dumps(categories) + "}\n")
+                boxes.replace(self._path)
+        finally:
+            self._boxes.close()
+            self._images.close()
+            for draft in self._drafts:
+                draft.unlink(missing_ok=True)
 
 
 _WRITERS: dict[str, type[_Writer]] = {

@@ -26,14 +26,16 @@ from boxwright.vision.letterbox import letterbox, to_input, undo_letterbox
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """Which boxes are kept."""
+    """Which boxes are kept; `classes` may also be a single name."""
 
     conf: float = 0.25
     nms: float = 0.45
     class_agnostic: bool = False
-    classes: tuple[str, ...] | None = None
+    classes: tuple[str, ...] | str | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.classes, str):  # otherwise its letters would be the names
+            object.__setattr__(self, "classes", (self.classes,))
         for name, value in (("conf", self.conf), ("nms", self.nms)):
             if not 0 <= value <= 1:
                 raise UsageError(f"{name}={value!r} must be between 0 and 1.")
