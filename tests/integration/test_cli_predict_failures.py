@@ -10,6 +10,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from support.disk import small_files
 from support.fixtures import Command
 from support.scenes import save_scene, save_video, scene
 
@@ -150,6 +151,43 @@ def test_text_outputs_may_lie_beside_the_sources(boxwright: Command, toy_onnx: P
     assert sorted(p.name for p in (tmp_path / "in").iterdir()) == ["b.jpg", "labels", "predictions.jsonl"]
 
 
+def test_a_second_run_does_not_replace_the_results_of_the_first(
+    boxwright: Command, toy_onnx: Path, tmp_path: Path
+) -> None:
+    image = save_scene(tmp_path / "a.png", ("red", 1, 1))
+    words = ["predict", toy_onnx, image, "--out", "out", "--save", "json", "images"]
+    assert boxwright(*words).code == 0
+    before = _contents(tmp_path / "out")
+    done = boxwright(*words)
+    assert (done.code, done.out) == (2, "")
+    assert "'out' holds results already" in done.err
+    assert _contents(tmp_path / "out") == before
+    assert boxwright(*words, "--overwrite", "--classes", "blue").code == 0
+    assert _contents(tmp_path / "out") != before
+    for options, message in ((["--engine", "local", "--out", "o"], "does not apply"), ([], "--out DIR, which is not")):
+        done = boxwright("predict", toy_onnx, image, "--overwrite", *options)
+        assert (done.code, message in done.err) == (2, True)
+
+
+def test_a_full_disk_is_one_sentence_with_the_path(boxwright: Command, toy_onnx: Path, tmp_path: Path) -> None:
+    squares = [("red", column, row) for column in range(8) for row in range(8)]
+    for number in range(3):
+        save_scene(tmp_path / "in" / f"{number}.png", *squares[: 64 * (number > 0)])
+    with small_files(2000):
+        done = boxwright("predict", toy_onnx, "in", "--out", "out", "--save", "json", "-q")
+    assert (done.code, done.err) == (1, "OSError: File too large: 'out/predictions.jsonl'\n")
+    assert done.out == "in/0.png: nothing found\n"
+    assert len((tmp_path / "out" / "predictions.jsonl").read_text().splitlines()) == 1
+
+
+def test_names_reach_the_terminal_as_escapes(boxwright: Command, toy_onnx: Path, tmp_path: Path) -> None:
+    save_scene(tmp_path / "a.png", ("red", 1, 1)).rename(tmp_path / "\x1b]0;title\x07\n.png")
+    (tmp_path / "\x1b[31m.jpg").write_text("no image")
+    done = boxwright("predict", toy_onnx, "*.*g", "--save", "--names", "\x1b[32mred,b,c")
+    assert "\x1b" not in done.out + done.err
+    assert "\\x1b]0;title\\x07\\n.png: 1 \\x1b[32mred\n" in done.out
+
+
 def test_file_names_of_any_bytes_are_handled(boxwright: Command, toy_onnx: Path, tmp_path: Path) -> None:
     odd = tmp_path / "in" / os.fsdecode(b"caf\xe9.png")
     save_scene(tmp_path / "in" / "z.png", ("red", 1, 1))
@@ -186,14 +224,17 @@ def test_a_reader_that_goes_away_ends_the_run_quietly(toy_onnx: Path, tmp_path: 
     assert "Broken" not in errors
 
 
-def test_a_run_that_is_interrupted_leaves_whole_files(toy_onnx: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_run_that_is_interrupted_leaves_whole_files(
+    toy_onnx: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     with _start(toy_onnx, tmp_path, "--out", "out", "--save", "images", "coco", "json") as process:
         assert process.stdout is not None
         for _ in range(50):
             process.stdout.readline()
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, errors = process.communicate(timeout=60)
-        assert process.returncode == 130
+        assert process.returncode == code
     assert errors.decode().endswith("Stopped.\n")
     content = json.loads((tmp_path / "out" / "predictions.coco.json").read_text())
     lines = (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()

@@ -5,17 +5,19 @@ Help must be fast: this package imports no torch, cv2 or numpy until a verb runs
 
 import argparse
 import io
-import os
 import sys
-import traceback
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from importlib import import_module
+from typing import Any
 
 from rich_argparse import RichHelpFormatter
 
 from boxwright import __version__
+from boxwright.cli.ending import PrintableOut, open_closed_streams, report, say, settle_streams
 from boxwright.core import log
-from boxwright.core.errors import BoxwrightError
+from boxwright.core.signals import TERMINATED, sigterm_raises
+from boxwright.core.text import printable
 
 VERBS = {
     "predict": "find objects in images, videos and streams",
@@ -39,12 +41,16 @@ def build_parser() -> argparse.ArgumentParser:
         prog="boxwright",
         description="Train, optimise and serve the YOLOX object detector fast on the machines people already have.",
         formatter_class=RichHelpFormatter,
+        allow_abbrev=False,  # `--out` must never be taken for `--output-form`
     )
     parser.add_argument("--version", action="version", version=f"boxwright {__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    # Without `prog`, argparse would format a help text, which rich writes through stdout: it may be full.
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, prog="boxwright")
     for verb, what in VERBS.items():
         module = import_module(f"boxwright.cli.{verb.replace('eval', 'evaluate')}")
-        sub = verbs.add_parser(verb, help=what, description=module.__doc__, formatter_class=RichHelpFormatter)
+        sub = verbs.add_parser(
+            verb, help=what, description=module.__doc__, formatter_class=RichHelpFormatter, allow_abbrev=False
+        )
         # A verb may have subcommands (`data check`); each takes the same switches.
         for leaf in module.add_arguments(sub) or [sub]:
             group = leaf.add_argument_group("output")
@@ -57,7 +63,32 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 ok, 1 runtime, 2 usage, 3 data, 4 model, 5 export, 6 accuracy."""
+    """Run one command and return its exit code.
+
+    0 ok, 1 runtime, 2 usage, 3 data, 4 model, 5 export, 6 accuracy, 70 unexpected, 130 Ctrl-C, 143 SIGTERM.
+    """
+    open_closed_streams()
+    debug = False
+    try:
+        with sigterm_raises():
+            args = _parse(argv)
+            debug = args.debug
+            return _run(args)
+    except KeyboardInterrupt:
+        say("Stopped.")
+        return 130
+    except SystemExit as end:
+        if end.code != TERMINATED:  # argparse's, after --help and for a wrong option
+            raise
+        say("Stopped.")
+        return TERMINATED
+    except Exception as error:  # noqa: BLE001  the last border: whatever it is becomes a sentence and an exit code
+        return report(error, debug=debug)
+    finally:
+        settle_streams()
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = build_parser()
     args, rest = parser.parse_known_args(argv)
     if rest and hasattr(args, "settings") and not any(word.startswith("-") for word in rest):
@@ -65,23 +96,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif rest:
         if hasattr(args, "settings"):  # words after an unknown flag are not the error
             rest = [word for word in rest if word.startswith("-") and not word[1:2].isdigit()] or rest
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        parser.error(f"unrecognized arguments: {printable(' '.join(rest))}")
+    return args
+
+
+def _run(args: argparse.Namespace) -> int:
     log.configure("debug" if args.debug else "quiet" if args.quiet else "verbose" if args.verbose else "normal")
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may hold characters outside the terminal's encoding
         sys.stdout.reconfigure(errors="backslashreplace")
-    try:
+    out: Any = PrintableOut(sys.stdout)
+    with redirect_stdout(out):
         code: int = args.run(args)
         print(end="", flush=True)
-        return code
-    except KeyboardInterrupt:
-        print("Stopped.", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader of stdout closed it, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (BoxwrightError, OSError) as error:
-        if args.debug:
-            traceback.print_exc()
-        else:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return error.exit_code if isinstance(error, BoxwrightError) else 1
+    return code

@@ -2,14 +2,16 @@
 
 import argparse
 import json
-import sys
 
-from boxwright.cli.options import add_hint_arguments, check_hint_arguments, positive
+from boxwright.cli.ending import say
+from boxwright.cli.options import add_hint_arguments, check_hint_arguments, filled, positive
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments."""
-    parser.add_argument("models", metavar="MODEL", nargs="+", help="artifact folders, or .pth, .safetensors, .onnx")
+    parser.add_argument(
+        "models", metavar="MODEL", nargs="+", type=filled, help="artifact folders, or .pth, .safetensors, .onnx"
+    )
     parser.add_argument("-b", "--batch", type=positive, default=1, help="images in one request (default 1)")
     parser.add_argument(
         "--threads", metavar="N", type=positive, help="computing threads (default one per physical core)"
@@ -40,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         hint=args.hint,
     )
     if args.explain:
-        print(result.explain(), file=sys.stderr)
+        say(result.explain())
     print(json.dumps(result.to_dict()) if args.json else "\n".join(result.lines()))
     code: int = result.exit_code
     return code

@@ -8,34 +8,42 @@ from typing import Any
 
 from rich_argparse import RichHelpFormatter
 
-from boxwright.cli.options import add_data_arguments, fraction, parse_size, positive
+from boxwright.cli.options import add_data_arguments, as_path, fraction, parse_size, positive
 
 _FORMATS = ("coco", "voc", "yolo")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
     """Add the subcommands and return their parsers."""
-    verbs = parser.add_subparsers(dest="data_verb", metavar="VERB", required=True)
+    verbs = parser.add_subparsers(dest="data_verb", metavar="VERB", required=True, prog=parser.prog)
 
     def add(name: str, what: str, *, split: bool = False, out: bool = False) -> argparse.ArgumentParser:
-        sub = verbs.add_parser(name, help=what, description=what.capitalize() + ".", formatter_class=RichHelpFormatter)
-        sub.add_argument("data", metavar="PATH", type=Path, help="COCO json, VOC folder, YOLO data.yaml, or a folder")
+        sub = verbs.add_parser(
+            name,
+            help=what,
+            description=what.capitalize() + ".",
+            formatter_class=RichHelpFormatter,
+            allow_abbrev=False,
+        )
+        sub.add_argument(
+            "data", metavar="PATH", type=as_path, help="COCO json, VOC folder, YOLO data.yaml, or a folder"
+        )
         sub.add_argument("--format", choices=_FORMATS, help="the format, if the folder can be read in several ways")
         add_data_arguments(sub)
         if split:
             sub.add_argument("--split", metavar="NAME", help="only this part: train, val or test")
         if out:
-            sub.add_argument("out", metavar="OUT", type=Path, help="the new folder")
+            sub.add_argument("out", metavar="OUT", type=as_path, help="the new folder")
             sub.add_argument("--link", action="store_true", help="link the images instead of copying them")
         return sub
 
     check = add("check", "find faults in images and labels", split=True)
-    check.add_argument("--report", metavar="FILE", type=Path, help="write every finding to this JSON file")
+    check.add_argument("--report", metavar="FILE", type=as_path, help="write every finding to this JSON file")
     check.add_argument(
         "--limit", metavar="N", type=positive, default=20, help="findings shown for each rule (default 20)"
     )
     stats = add("stats", "boxes per class, sizes and shapes", split=True)
-    stats.add_argument("--plot", metavar="FILE", type=Path, help="also draw them to this image file")
+    stats.add_argument("--plot", metavar="FILE", type=as_path, help="also draw them to this image file")
     convert = add("convert", "write the set in another format", out=True)
     convert.add_argument("--to", choices=_FORMATS, required=True, help="the new format")
     split = add("split", "divide a set in one piece into train and val", out=True)
@@ -51,7 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> list[argparse.ArgumentPars
     preview.add_argument("--batches", metavar="N", type=positive, default=1, help="how many batches (default 1)")
     preview.add_argument("--seed", type=int, default=0, help="seed of the samples (default 0)")
     preview.add_argument("--no-aug", action="store_true", help="as in the last phase of training: no mosaic, no mixup")
-    preview.add_argument("--out", metavar="DIR", type=Path, help="folder for the pictures (default runs/preview/exp…)")
+    preview.add_argument(
+        "--out", metavar="DIR", type=as_path, help="folder for the pictures (default runs/preview/exp…)"
+    )
     return [check, stats, convert, split, preview]
 
 
@@ -62,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace, values: Any, lines: list[str]) -> None:
-    print(json.dumps(values, ensure_ascii=False) if args.json else "\n".join(lines))
+    print(json.dumps(values) if args.json else "\n".join(lines))
 
 
 def _check(args: argparse.Namespace) -> int:

@@ -4,12 +4,12 @@ import argparse
 import json
 from pathlib import Path
 
-from boxwright.cli.options import positive
+from boxwright.cli.options import as_path, positive
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments."""
-    parser.add_argument("--out", metavar="DIR", type=Path, help="folder for the results (default runs/demo/exp…)")
+    parser.add_argument("--out", metavar="DIR", type=as_path, help="folder for the results (default runs/demo/exp…)")
     parser.add_argument("--steps", metavar="N", type=positive, default=800, help="training steps (default 800)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the scenes (default 0)")
 

@@ -3,15 +3,14 @@
 import argparse
 import json
 from functools import partial
-from pathlib import Path
 
-from boxwright.cli.options import add_data_arguments, add_model_arguments, fraction, model_options, positive
+from boxwright.cli.options import add_data_arguments, add_model_arguments, as_path, fraction, model_options, positive
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments."""
     add_model_arguments(parser)
-    parser.add_argument("--data", metavar="PATH", type=Path, required=True, help="a COCO json, or a folder with one")
+    parser.add_argument("--data", metavar="PATH", type=as_path, required=True, help="a COCO json, or a folder with one")
     add_data_arguments(parser)
     parser.add_argument(
         "--conf", type=fraction, default=0.001, help="lowest score (default 0.001, as in official figures)"

@@ -3,9 +3,8 @@
 import argparse
 import json
 from dataclasses import fields
-from pathlib import Path
 
-from boxwright.cli.options import add_data_arguments, add_model_arguments, fraction, model_options, positive
+from boxwright.cli.options import add_data_arguments, add_model_arguments, as_path, fraction, model_options, positive
 from boxwright.core.errors import UsageError
 
 _FORMATS = ("onnx", "openvino", "torchscript", "aotinductor", "tensorrt")
@@ -18,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format", choices=_FORMATS, default="onnx",
         help="onnx, tensorrt: one file; the others: a folder with the file and its description (default onnx)",
     )  # fmt: skip
-    parser.add_argument("--out", metavar="PATH", type=Path, help="must not exist (default: the model's name)")
+    parser.add_argument("--out", metavar="PATH", type=as_path, help="must not exist (default: the model's name)")
     parser.add_argument("-b", "--batch", type=positive, help="a fixed batch size (default any)")
     parser.add_argument("--dynamic", action="store_true", help="any input size too, in multiples of 32 (onnx)")
     parser.add_argument("--decode", action="store_true", help="boxes in pixels and scores from 0 to 1, not raw outputs")
@@ -28,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mode", choices=("qlinear", "integer"), default="", help="int8 of onnx: static (default) or dynamic"
     )
-    parser.add_argument("--calibration", metavar="PATH", type=Path, help="images for int8: a folder or a labelled set")
+    parser.add_argument(
+        "--calibration", metavar="PATH", type=as_path, help="images for int8: a folder or a labelled set"
+    )
     add_data_arguments(parser)
     group = parser.add_argument_group("suppression inside the file (onnx)")
     group.add_argument(

@@ -1,16 +1,15 @@
 """Alias of `optimize` with BigDL-Nano's flags: -n NAME -c WEIGHTS -b BATCH."""
 
 import argparse
-from pathlib import Path
 
 from boxwright.cli import optimize
-from boxwright.cli.options import add_model_facts
+from boxwright.cli.options import add_model_facts, as_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments."""
     parser.add_argument("-n", "--name", help="the model's name; weights of another are refused (default yolox_nano)")
-    parser.add_argument("-c", "--ckpt", metavar="FILE", type=Path, help="its weights (default: found by the name)")
+    parser.add_argument("-c", "--ckpt", metavar="FILE", type=as_path, help="its weights (default: found by the name)")
     add_model_facts(parser, weights=True)
     optimize.add_search_arguments(parser)
 

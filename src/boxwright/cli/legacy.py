@@ -3,8 +3,9 @@
 import argparse
 from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
+
+from boxwright.cli.options import as_path
 
 # The same flag in the scripts of the original and of its ports.
 SPELLINGS = {
@@ -31,7 +32,7 @@ def add_gaudi_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--hmp-opt-level", "--hmp_opt_level", metavar="O1", help="O1, the only level that still exists")
     for name, what in (("bf16", "run in bf16"), ("fp32", "keep in fp32")):
         setting(
-            f"--hmp-{name}", f"--hmp_{name}", f"--{name}-ops", dest=f"{name}_ops", metavar="FILE", type=Path,
+            f"--hmp-{name}", f"--hmp_{name}", f"--{name}-ops", dest=f"{name}_ops", metavar="FILE", type=as_path,
             help=f"file with operations to {what}, one per line",
         )  # fmt: skip
     setting("--freeze", action="store_const", const=("backbone",), help="the same as freeze [backbone]")

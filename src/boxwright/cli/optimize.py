@@ -4,9 +4,16 @@ import argparse
 import json
 from dataclasses import fields
 from functools import partial
-from pathlib import Path
 
-from boxwright.cli.options import add_data_arguments, add_model_arguments, fraction, model_options, positive, split_list
+from boxwright.cli.options import (
+    add_data_arguments,
+    add_model_arguments,
+    as_path,
+    fraction,
+    model_options,
+    positive,
+    split_list,
+)
 from boxwright.core.errors import UsageError
 
 
@@ -19,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the search, named as the fields of `OptimizeConfig`, which has the defaults."""
     add = partial(parser.add_argument, default=argparse.SUPPRESS)
-    add("--data", metavar="PATH", type=Path, help="a labelled set; its validation part is scored")
+    add("--data", metavar="PATH", type=as_path, help="a labelled set; its validation part is scored")
     add_data_arguments(parser, default=argparse.SUPPRESS)
     add("--val", type=fraction, help="score this share of the images, if the set has no parts")
     add("--limit", metavar="N", type=positive, help="score only the first N images")
@@ -29,9 +36,9 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
         help="how much AP may be lost, at the upper end of the drop's interval (default 0.005; 1 allows all)",
     )  # fmt: skip
     add("--confidence", type=fraction, help="of each end of that interval (default 0.95)")
-    add("--calibration", metavar="PATH", type=Path, help="images for int8 (default: the training part of --data)")
+    add("--calibration", metavar="PATH", type=as_path, help="images for int8 (default: the training part of --data)")
     add("--calibration-images", metavar="N", type=positive, help="how many of them (default 128)")
-    add("--out", dest="folder", metavar="DIR", type=Path, help="folder for the results (default runs/optimize/exp…)")
+    add("--out", dest="folder", metavar="DIR", type=as_path, help="folder for the results (default runs/optimize/exp…)")
     add = partial(parser.add_argument_group("search").add_argument, default=argparse.SUPPRESS)
     add("--includes", metavar="LIST", nargs="+", help="try only these methods: a,b or a b (after MODEL)")
     add("--excludes", metavar="LIST", nargs="+", help="leave out these methods: a,b or a b (after MODEL)")

@@ -1,9 +1,11 @@
 """Arguments that several verbs share."""
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from boxwright.core.errors import UsageError
+from boxwright.core.spec import LARGEST_SIDE
 
 if TYPE_CHECKING:
     from boxwright.tasks.models import ModelOptions
@@ -17,7 +19,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, *, weights: bool = Fals
         weights: whether the verb takes only weight files, not converted models.
     """
     kinds = ".pth or .safetensors" if weights else ".pth, .safetensors, .onnx or artifact folder"
-    parser.add_argument("model", metavar="MODEL", help=f"a name (yolox_nano), {kinds}")
+    parser.add_argument("model", metavar="MODEL", type=filled, help=f"a name (yolox_nano), {kinds}")
     add_model_facts(parser, weights=weights)
 
 
@@ -85,11 +87,23 @@ def parse_size(text: str) -> tuple[int, int]:
         sides = [int(p) for p in parts]
     except ValueError:
         sides = []
-    if len(sides) not in (1, 2) or min(sides) < 32 or any(s % 32 for s in sides):
+    if len(sides) not in (1, 2) or min(sides) < 32 or max(sides) > LARGEST_SIDE or any(s % 32 for s in sides):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a size: use 416 or 384x640 (height x width), multiples of 32"
+            f"{text!r} is not a size: use 416 or 384x640 (height x width), multiples of 32 up to {LARGEST_SIDE}"
         )
     return sides[0], sides[-1]
+
+
+def filled(text: str) -> str:
+    """Return a text that is not empty: an empty one would mean the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty. A variable of the shell that is not set?")
+    return text
+
+
+def as_path(text: str) -> Path:
+    """Return a path that is not empty."""
+    return Path(filled(text))
 
 
 def positive(text: str) -> int:

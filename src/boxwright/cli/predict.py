@@ -2,15 +2,16 @@
 
 import argparse
 import json
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from boxwright.cli.ending import say
 from boxwright.cli.options import (
     add_hint_arguments,
     add_model_arguments,
     check_hint_arguments,
+    filled,
     fraction,
     model_options,
     positive,
@@ -18,6 +19,7 @@ from boxwright.cli.options import (
 )
 from boxwright.core.errors import UsageError
 from boxwright.core.log import get_logger
+from boxwright.core.text import printable
 
 if TYPE_CHECKING:
     from boxwright.tasks.predict.predictor import Thresholds
@@ -31,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments."""
     add_model_arguments(parser)
     parser.add_argument(
-        "sources", metavar="SOURCE", nargs="+", help="image, folder, glob, video, camera number, URL or -"
+        "sources", metavar="SOURCE", nargs="+", type=filled, help="image, folder, glob, video, camera number, URL or -"
     )
     parser.add_argument("--conf", type=fraction, default=0.25, help="lowest score (default 0.25)")
     parser.add_argument(
@@ -49,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "artifacts and .onnx: choose threads, streams and processes for the fastest answer to one picture, or for "
         "the most pictures per second (default: one picture at a time, the runtime's own number of threads)",
     )
-    parser.add_argument("--out", metavar="DIR", help="folder for the files (default runs/predict/exp…)")
+    parser.add_argument("--out", metavar="DIR", type=filled, help="folder for the files (default runs/predict/exp…)")
+    parser.add_argument("--overwrite", action="store_true", help="replace the results of an earlier run in --out")
     parser.add_argument(
         "--save", metavar="FORMAT", nargs="*", default=_SAVE, choices=("images", "json", "csv", "coco", "yolo"),
         help="files to write: images json csv coco yolo; none with an empty --save (default images)",
@@ -105,6 +108,8 @@ def _run_batch(args: argparse.Namespace, thresholds: "Thresholds") -> int:
         )
     if args.out is None:
         raise UsageError(f"--engine {args.engine} needs --out DIR: the same command resumes there.")
+    if args.overwrite:
+        raise UsageError(f"--overwrite does not apply to --engine {args.engine}, which resumes in --out. Leave it out.")
     if args.save is not _SAVE:
         raise UsageError(f"--save does not apply to --engine {args.engine}, which writes parquet files. Leave it out.")
     given = {name: value for name in ("workers", *_ENGINE_OPTIONS) if (value := getattr(args, name)) is not None}
@@ -135,38 +140,46 @@ def _run_batch(args: argparse.Namespace, thresholds: "Thresholds") -> int:
 
 def _run_stream(args: argparse.Namespace, thresholds: "Thresholds") -> int:
     from boxwright.tasks.predict.inputs import Failure, source_folders
-    from boxwright.tasks.predict.outputs import Outputs, to_record
+    from boxwright.tasks.predict.outputs import Outputs, refuse_results, to_record
     from boxwright.tasks.predict.predictor import Predictor
     from boxwright.tasks.run_folders import new_run_folder
 
     out = None if args.out is None else Path(args.out)
     if out and not args.save:
         raise UsageError("--out names a folder, but --save is empty: nothing would be written. Leave one of them out.")
+    if args.overwrite and not out:
+        raise UsageError("--overwrite replaces the results in --out DIR, which is not given. Leave it out.")
     if out and "images" in args.save and out.resolve() in source_folders(args.sources):
         raise UsageError(
             f"--out {str(out)!r} is a folder of the sources: pictures could overwrite them. Choose another --out."
         )
+    if out and not args.overwrite:
+        refuse_results(out, args.save)  # before the model is loaded
     images = failures = 0
     with Predictor.load(
         args.model, thresholds=thresholds, options=model_options(args), workers=args.workers or 1, hint=args.hint
     ) as predictor:
         if args.explain and predictor.arrangement is not None:
-            print(predictor.arrangement.explain(), file=sys.stderr)
+            say(predictor.arrangement.explain())
         folder = out or (new_run_folder(Path("runs/predict")) if args.save else Path())
-        with Outputs(folder, args.save, predictor.session.spec.category_ids) as outputs:
+        ids = predictor.session.spec.category_ids
+        with Outputs(folder, args.save, ids, overwrite=args.overwrite) as outputs:
             for item in predictor.stream(list(args.sources), batch=args.batch):
-                if args.json:
-                    print(json.dumps(to_record(item)), flush=True)
                 if isinstance(item, Failure):
                     failures += 1
                     _log.error("%s", item.error)
+                else:
+                    images += 1
+                    outputs.write(item)  # first: what was printed is on disk
+                if args.json:
+                    print(json.dumps(to_record(item)), flush=True)
+                if isinstance(item, Failure):
                     continue
-                images += 1
-                outputs.write(item)
-                if item.frame.index is None and not args.json:
-                    print(f"{item.frame.source}: {_count(item.detections.labels)}")
-                elif item.frame.index is not None and (item.frame.index + 1) % 100 == 0:
-                    _log.info("%s: %d frames", item.frame.source, item.frame.index + 1)
+                source, index = item.frame.source, item.frame.index
+                if index is None and not args.json:
+                    print(f"{printable(source, lines=False)}: {_count(item.detections.labels)}", flush=True)
+                elif index is not None and (index + 1) % 100 == 0:
+                    _log.info("%s: %d frames", source, index + 1)
         if images:
             _log.info("%d images: %s", images, predictor.watch.report(images))
             if args.save:
@@ -177,4 +190,5 @@ def _run_stream(args: argparse.Namespace, thresholds: "Thresholds") -> int:
 
 
 def _count(labels: list[str]) -> str:
-    return ", ".join(f"{n} {name}" for name, n in Counter(labels).most_common()) or "nothing found"
+    found = Counter(labels).most_common()
+    return ", ".join(f"{n} {printable(name, lines=False)}" for name, n in found) or "nothing found"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from boxwright.cli.legacy import SPELLINGS, add_gaudi_arguments, apply_gaudi_arguments
-from boxwright.cli.options import add_data_arguments, fraction, parse_size, positive
+from boxwright.cli.options import add_data_arguments, as_path, fraction, parse_size, positive
 from boxwright.core.log import get_logger
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--data", *SPELLINGS["--data"], metavar="PATH|URL", help="a set in COCO, VOC or YOLO form; a URL is fetched")
     add_data_arguments(parser, default=argparse.SUPPRESS)
     add("-b", "--batch", *SPELLINGS["--batch"], metavar="N", type=_batch, help="images per step, or auto (default 16)")
-    add("-c", "--ckpt", metavar="FILE", type=Path, help="start from these weights (.pth or .safetensors)")
+    add("-c", "--ckpt", metavar="FILE", type=as_path, help="start from these weights (.pth or .safetensors)")
     add("--resume", action="store_true", help="resume the run in the output folder")
     add("--val", type=fraction, help="fraction of the images to hold out, if the set has no splits")
     add("--size", dest="size_hw", metavar="N|HxW", type=parse_size, help="input size (default the model's own)")
@@ -62,9 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--store", metavar="URL|PATH", help="copy the run's files there after each save; --resume reads them back")
     add("--use_ipex", *SPELLINGS["--use_ipex"], action="store_true", help="Intel's extension, where it fits")
     add("--seed", type=int, help="seed of weights, order and augmentation (default 0)")
-    add("--out", dest="output_dir", metavar="DIR", type=Path, help="folder for the run (default runs/train/exp…)")
+    add("--out", dest="output_dir", metavar="DIR", type=as_path, help="folder for the run (default runs/train/exp…)")
     add_gaudi_arguments(parser)
-    parser.add_argument("--config", metavar="FILE", type=Path, help="settings from a YAML file, such as an args.yaml")
+    parser.add_argument(
+        "--config", metavar="FILE", type=as_path, help="settings from a YAML file, such as an args.yaml"
+    )
     parser.add_argument("settings", metavar="KEY VALUE", nargs="*", help="such as: max_epoch 30 clip_norm=35")
 
 
@@ -127,10 +129,14 @@ def _find_config(path: Path | None, flags: dict[str, Any], words: dict[str, Any]
     if path is not None:
         return path
     resume, folder = flags.get("resume"), flags.get("output_dir")
+    if resume and folder is not None and "store" not in flags and not folder.is_dir():
+        raise UsageError(f"--resume: there is no folder {str(folder)!r}. Name the folder of the run with --out DIR.")
     if resume and folder is not None and ("store" in flags or (folder / "args.yaml").is_file()):
         flags.setdefault("ckpt", None)  # the settings name the weights that the run started from
         return Path(folder, "args.yaml")
     if "data" not in flags and "data" not in words:
+        if resume and folder is not None:
+            raise UsageError(f"--resume: {str(folder)!r} holds no run (no args.yaml). Name its folder with --out DIR.")
         raise UsageError("There is nothing to train on. Name a labelled set with --data PATH.")
     if "model" not in words:
         flags.setdefault("model", "yolox_nano")

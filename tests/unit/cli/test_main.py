@@ -1,5 +1,9 @@
 import argparse
 import json
+import re
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +19,7 @@ from boxwright.core.errors import (
     DataError,
     MissingDependencyError,
     UsageError,
+    WorkerError,
 )
 
 
@@ -89,6 +94,124 @@ def test_an_error_is_one_sentence_and_its_own_exit_code(
     debug = boxwright("info", "model", "--debug")
     assert debug.code == code
     assert "Traceback" in debug.err
+
+
+def _fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def fail(_: argparse.Namespace) -> int:
+        raise error
+
+    monkeypatch.setattr("boxwright.cli.info.run", fail)
+
+
+def test_an_unexpected_error_is_one_line_that_names_a_file_with_the_traceback(
+    boxwright: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    _fail_with(monkeypatch, KeyError("area"))
+    done = boxwright("info", "model")
+    assert (done.code, done.out, done.err.count("\n")) == (70, "", 1)
+    assert done.err.startswith("Unexpected KeyError: 'area'.")
+    log = re.search(r"traceback is in '(.*?)'", done.err)
+    assert log is not None
+    assert "Traceback (most recent call last)" in Path(log[1]).read_text()
+    debug = boxwright("info", "model", "--debug")
+    assert debug.code == 70
+    assert "Traceback" in debug.err
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    assert "Run it again with --debug" in boxwright("info", "model").err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (MemoryError(), 1, "MemoryError: There is not enough memory"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9"), 1, "MemoryError: There is not"),
+        (UnicodeDecodeError("utf-8", b"x", 0, 1, "invalid start byte"), 3, "not valid utf-8"),
+        (OSError(28, "No space left on device", "out/a.jpg"), 1, "OSError: No space left on device: 'out/a.jpg'\n"),
+        (OSError(), 1, "OSError: the system gave no reason"),
+        (RecursionError("too deep"), 70, "Unexpected RecursionError: too deep."),
+        (ValueError("first\nsecond"), 70, "Unexpected ValueError: first. This"),
+        (
+            WorkerError("Worker 1 failed: KeyError: 'x'\n\nTraceback (most recent call last):\n  f()"),
+            1,
+            "KeyError: 'x' Its",
+        ),
+        (UsageError("no \x1b[31m colours"), 2, "no \\x1b[31m colours"),
+    ],
+)
+def test_every_kind_of_error_is_one_line_without_a_traceback(
+    boxwright: Command, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, said: str
+) -> None:
+    _fail_with(monkeypatch, error)
+    done = boxwright("info", "model")
+    assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
+    assert said in done.err
+    assert "Traceback" not in done.err
+
+
+def test_sigterm_ends_a_command_as_ctrl_c_does(boxwright: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("boxwright.cli.info.run", lambda _: signal.raise_signal(signal.SIGTERM))
+    done = boxwright("info", "model")
+    assert (done.code, done.out, done.err) == (143, "", "Stopped.\n")
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_names_can_not_write_to_the_terminal(boxwright: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def show(_: argparse.Namespace) -> int:
+        print("class \x1b]0;title\x07", "and\ta tab")
+        return 0
+
+    monkeypatch.setattr("boxwright.cli.info.run", show)
+    assert boxwright("info", "model").out == "class \\x1b]0;title\\x07 and\ta tab\n"
+
+
+@pytest.mark.parametrize("streams", ["<&- 2>&-", ">&- 2>&-", "2>/dev/full"])
+def test_streams_that_nobody_has_opened_do_not_matter(streams: str) -> None:
+    command = f'"{sys.executable}" -m boxwright run --dry-run -- true {streams}'
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.stdout != "") == (">&- " not in streams)
+
+
+def test_a_full_stdout_is_an_error_in_one_line() -> None:
+    command = f'"{sys.executable}" -m boxwright run --dry-run -- true >/dev/full'
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "OSError: No space left on device: '<stdout>'\n")
+
+
+def test_options_can_not_be_abbreviated(boxwright: Command) -> None:
+    done = boxwright("eval", "m.onnx", "--data", "d", "--out", "raw")
+    assert done.code == 2
+    assert "unrecognized arguments: --out raw" in done.err
+    assert boxwright("data", "check", "d", "--form", "coco").code == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("predict", "m.onnx", ""),
+        ("predict", "", "a.jpg"),
+        ("predict", "m.onnx", "a.jpg", "--out", ""),
+        ("eval", "m.onnx", "--data", ""),
+        ("train", "--data", "d", "--out", ""),
+        ("data", "check", ""),
+    ],
+)
+def test_an_empty_path_is_not_the_current_folder(boxwright: Command, words: tuple[str, ...]) -> None:
+    done = boxwright(*words)
+    assert done.code == 2
+    assert "is empty" in " ".join(done.err.split())
+
+
+def test_a_run_to_resume_that_is_not_there_is_named(boxwright: Command, tmp_path: Path) -> None:
+    done = boxwright("train", "--resume", "--out", "nosuchrun")
+    assert done.code == 2
+    assert "there is no folder 'nosuchrun'" in done.err
+    assert not (tmp_path / "nosuchrun").exists()
+    (tmp_path / "other").mkdir()
+    assert "'other' holds no run" in boxwright("train", "--resume", "--out", "other").err
 
 
 def test_ctrl_c_ends_without_a_traceback(boxwright: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,9 @@ def test_a_size_is_one_side_or_height_by_width() -> None:
     assert parse_size("320x416") == parse_size("320X416") == (320, 416)
 
 
-@pytest.mark.parametrize("text", ["", "x", "abc", "415", "0", "-32", "32x", "32x64x96", "16", "32x33", "3.5"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "abc", "415", "0", "-32", "32x", "32x64x96", "16", "32x33", "3.5", "320000", "32x8224"]
+)
 def test_a_size_that_the_network_cannot_take_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="multiples of 32"):
         parse_size(text)
