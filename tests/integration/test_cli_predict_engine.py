@@ -1,11 +1,16 @@
 """`boxwright predict --engine`: the command over this machine's processes, and the options that don't go together."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 from support.fixtures import Command
+from support.processes import has_ended
 from support.scenes import save_scene
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed")
@@ -35,6 +40,28 @@ def test_two_processes_write_the_parts_and_a_bad_image_is_no_failure(
 
     again = boxwright(*words)
     assert again.out == f"7 images in 4 parts, 4 of them by an earlier run: {tmp_path / 'out'}\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_the_workers_end_with_the_command(
+    toy_onnx: Path, images: Path, tmp_path: Path, number: signal.Signals, code: int
+):
+    for copy in range(300):
+        (images / f"copy_{copy}.png").hardlink_to(images / "0.png")
+    words = ["predict", toy_onnx, images, "--engine", "local", "--workers", "2", "--part-rows", "2", "--out", "out"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "boxwright", *map(str, words)], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        next(line for line in process.stderr if " of 154 parts" in line)
+        workers = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+        process.send_signal(number)
+        assert process.wait(timeout=60) == code
+        assert "Traceback" not in process.stderr.read()
+    assert len(workers) >= 2
+    assert all(has_ended(pid, within_s=30) for pid in workers)
+    for part in (tmp_path / "out").glob("part-*.parquet"):
+        assert len(pq.read_table(part)) in (1, 2)
 
 
 @pytest.mark.parametrize(

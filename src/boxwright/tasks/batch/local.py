@@ -1,11 +1,15 @@
 """Engine `local`: processes of this machine; a single worker is this process itself."""
 
 import multiprocessing
+import os
+import signal
 from collections.abc import Callable, Generator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
+from multiprocessing.connection import Connection
+from threading import Thread
 
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import WorkerError
@@ -57,19 +61,33 @@ def _run_pool(
 ) -> Generator[PartResult, None, None]:
     # Fresh processes: a fork would inherit locks of a runtime that is in use here.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(settings, model))
+    # Workers end when the other end of this pipe closes: if this process is interrupted, or is killed.
+    alive, ending = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(settings, model, alive))
     try:
         for done in as_completed([pool.submit(_run, part) for part in parts]):
             yield done.result()
+        pool.shutdown()
     finally:
+        ending.close()  # what they are at is not waited for: a part is written whole or not at all
         pool.shutdown(cancel_futures=True)
+        alive.close()
 
 
 _worker: list[PartWorker] = []  # of a process of the pool: the model is sent once, not with every part
 
 
-def _start(settings: WorkerSettings, model: ModelFiles) -> None:
+def _start(settings: WorkerSettings, model: ModelFiles, alive: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the first process ends the others
+    Thread(target=_end_with, args=(alive,), daemon=True).start()
     _worker[:] = [PartWorker(settings, model)]
+
+
+def _end_with(alive: Connection) -> None:
+    """End this process when the one that started it closes its end of the pipe."""
+    with suppress(OSError):
+        alive.poll(None)
+    os._exit(1)
 
 
 def _run(part: Part) -> PartResult:

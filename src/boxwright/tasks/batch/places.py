@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from io import BytesIO
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pyarrow.fs as pafs
 
 from boxwright.accel.places import open_arrow
 from boxwright.core.errors import DataError, UsageError
-from boxwright.core.files import walk_once
+from boxwright.core.files import naming, walk_once
 from boxwright.core.log import get_logger
 
 _log = get_logger(__name__)
@@ -74,12 +75,13 @@ def write_whole(place: str, name: str, data: BytesIO) -> None:
     temporary, final = f"{folder}/.{name}.{uuid.uuid4().hex}{_TEMPORARY}", f"{folder}/{name}"
     if isinstance(system, pafs.LocalFileSystem):
         try:
-            with open(temporary, "wb") as file:
-                file.write(data.getbuffer())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, final)
-        except OSError:
+            with naming(Path(final), Path(temporary)):
+                with open(temporary, "wb") as file:
+                    file.write(data.getbuffer())
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(temporary, final)
+        except BaseException:
             with suppress(OSError):
                 os.unlink(temporary)
             raise
