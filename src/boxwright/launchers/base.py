@@ -20,6 +20,9 @@ RENDEZVOUS = "BOXWRIGHT_RENDEZVOUS"
 IMPORTING_MAIN = "BOXWRIGHT_IMPORTING_MAIN"
 """The variable that is set while a worker imports the program's main module."""
 
+GUARD = "boxwright-guard"
+"""The name in /proc of the process that ends what a worker leaves behind (at most 15 characters)."""
+
 _THREADS = "OMP_NUM_THREADS"
 
 

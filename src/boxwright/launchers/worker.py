@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from boxwright.core.world import World
-from boxwright.launchers.base import IMPORTING_MAIN
+from boxwright.launchers.base import GUARD, IMPORTING_MAIN
 from boxwright.launchers.outcome import describe_failure, describe_result, write_outcome
 from boxwright.launchers.payload import unpack
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _LEAVE_S = 30
 _AFTER_FAILURE_S = 2
 
@@ -67,7 +67,9 @@ def guard_children() -> int:
     if guard == 0:
         os.closerange(0, 64)  # the launcher reads the worker's pipes until all ends are closed
         signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGUSR2)
+        libc = ctypes.CDLL(None)
+        libc.prctl(_PR_SET_NAME, GUARD.encode())
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGUSR2)
         if os.getppid() == leader:
             signal.sigwait({signal.SIGUSR2})
         os.killpg(leader, signal.SIGKILL)  # the guard too

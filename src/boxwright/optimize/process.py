@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +17,7 @@ from boxwright.core.errors import BoxwrightError, UsageError
 from boxwright.core.exit_status import describe_exit
 from boxwright.core.memory import read_memory
 from boxwright.core.world import World
-from boxwright.launchers.base import WorkerSpec
+from boxwright.launchers.base import GUARD, WorkerSpec
 from boxwright.launchers.folder import launch_folder
 from boxwright.launchers.interrupts import Interrupted, Interrupts
 from boxwright.launchers.outcome import read_result
@@ -25,6 +25,7 @@ from boxwright.launchers.payload import pack
 from boxwright.launchers.process import WorkerProcess, write_start
 
 _TURN_S = 0.05
+_STOPPING_S = 0.001
 _PORT = 29500  # unused: a child has no peers to connect to
 _ASK, _ANSWER, _STAGE = "ask", "answer", "stage"
 
@@ -193,17 +194,20 @@ class Child:
         return json.loads(line)
 
     def pause(self) -> None:
-        """Stop the process: threads that wait by spinning would take time from others."""
+        """Stop the process and all that it has started: threads that wait by spinning would take time from others."""
         if self._process.poll() is None and not self._stopped:
             os.kill(self._process.pid, signal.SIGSTOP)
             # The child keeps computing until the kernel delivers the signal.
             os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            while running := [pid for pid in self._tree() if _is_running(pid)]:
+                _signal(running, signal.SIGSTOP)
+                time.sleep(_STOPPING_S)
             self._stopped = True
 
     def resume(self) -> None:
         """Resume a paused process."""
         if self._stopped and self._process.poll() is None:
-            os.kill(self._process.pid, signal.SIGCONT)
+            _signal(self._tree(), signal.SIGCONT)
         self._stopped = False
 
     @property
@@ -221,14 +225,20 @@ class Child:
     @property
     def resident_bytes(self) -> int:
         """The resident memory of the process and all that it has started."""
-        total, waiting = 0, [self._process.pid]
-        while waiting:
-            pid = waiting.pop()
+        total = 0
+        for pid in self._tree():
             with suppress(OSError, ValueError, IndexError):
                 pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
                 total += pages * os.sysconf("SC_PAGE_SIZE")
-                waiting += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split())
         return total
+
+    def _tree(self) -> list[int]:
+        """Return the ids of the process and of all that it has started."""
+        found = [self._process.pid]
+        for pid in found:
+            with suppress(OSError, ValueError):
+                found += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split())
+        return found
 
     def close(self) -> None:
         """Kill the process and all that it has started, and close its files; closing twice is allowed."""
@@ -323,6 +333,21 @@ Job = Callable[[Channel], Any]
 
 def _run_job(job: Job, home: Path, world: World) -> Any:  # noqa: ARG001  a child has no peers
     return job(Channel(home))
+
+
+def _is_running(pid: int) -> bool:
+    """Return whether a process may compute: it is neither stopped nor gone, nor the guard, which must stay awake."""
+    try:
+        name, _, rest = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
+    except OSError:
+        return False
+    return rest.split()[0] not in "TtZX" and not name.endswith(GUARD)
+
+
+def _signal(pids: Sequence[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def peak_bytes() -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from boxwright.core.errors import MissingDependencyError, UsageError
+from boxwright.launchers.base import GUARD
 from boxwright.optimize.process import Channel, ChildFailed, Limits, Nursery, open_nursery
 
 QUICK = Limits(time_s=60)
@@ -143,6 +144,22 @@ def test_questions_are_answered_one_by_one_also_after_a_pause(nursery: Nursery, 
     child.pause()
     child.send({"end": True})
     assert child.result() == "done"
+
+
+def test_a_pause_stops_all_that_the_child_has_started_but_its_guard(nursery: Nursery, tmp_path: Path) -> None:
+    child = nursery.start(_start_another_and_wait, limits=QUICK, log=tmp_path / "log")
+    assert child.listen() == "ready"
+    started = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+    (other,) = [pid for pid in started if Path(f"/proc/{pid}/comm").read_text().strip() != GUARD]
+    (guard,) = set(started) - {other}
+    child.pause()
+    assert [_state(pid) for pid in (child.pid, other, guard)] == ["T", "T", "S"]
+    assert child.ask({"number": 1}) == {"number": 1}
+    assert _state(other) != "T"
+
+
+def _state(pid: int | str) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_a_child_that_dies_while_asked_is_a_failure(nursery: Nursery, tmp_path: Path) -> None:
