@@ -1,6 +1,19 @@
 """Collects the examples of README and docs as tests; `tests/support/examples.py` runs them."""
 
+from collections.abc import Iterator
+
+import pytest
 from support.examples import collect_examples, example_folder, run_in_example_folder
 
 pytest_collect_file = collect_examples
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _data_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the record of what was made here out of the user's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data_home")))
+        yield
+
+
 __all__ = ["example_folder", "run_in_example_folder"]

@@ -33,10 +33,12 @@ class Entry:
 CATALOGUE: dict[str, dict[str, Entry]] = {
     "runtime": {
         "eager": Entry("boxwright.runtimes.eager:EagerRuntime", ("torch", "safetensors"), "train"),
-        "jit": Entry("boxwright.runtimes.torchscript:JitRuntime", ("torch",), "train"),
-        "compile": Entry("boxwright.runtimes.compiled:CompiledRuntime", ("torch",), "train"),
-        "int8": Entry("boxwright.runtimes.eager:Int8Runtime", ("torch",), "train"),
-        "ipex": Entry("boxwright.runtimes.ipex_:IpexRuntime", ("torch", "intel_extension_for_pytorch"), "ipex"),
+        "jit": Entry("boxwright.runtimes.torchscript:JitRuntime", ("torch", "safetensors"), "train"),
+        "compile": Entry("boxwright.runtimes.compiled:CompiledRuntime", ("torch", "safetensors"), "train"),
+        "int8": Entry("boxwright.runtimes.eager:Int8Runtime", ("torch", "safetensors"), "train"),
+        "ipex": Entry(
+            "boxwright.runtimes.ipex_:IpexRuntime", ("torch", "safetensors", "intel_extension_for_pytorch"), "ipex"
+        ),
         "onnxruntime": Entry("boxwright.runtimes.onnxruntime_:OnnxRuntime", ("onnxruntime",), "onnx"),
         "openvino": Entry("boxwright.runtimes.openvino_:OpenvinoRuntime", ("openvino",), "openvino"),
     },

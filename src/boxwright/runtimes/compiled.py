@@ -17,9 +17,9 @@ from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.program import ModuleGraph, export_program, prepare
 from boxwright.runtimes.quantized import quantize
 from boxwright.runtimes.source import Source
+from boxwright.runtimes.trust import MACHINE_CODE
 
 _MODES = {Precision.FP32: ("",), Precision.BF16: ("",), Precision.INT8: ("",)}
-_FILE = "model.pt2"
 _SETTINGS = {
     # Weights become constants, packed for the kernels; without it no int8 kernel is made.
     "freezing": True,
@@ -65,7 +65,7 @@ class CompiledRuntime:
 
     def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> ModuleGraph:  # noqa: ARG002
         """Return a graph over the package's machine code; the package holds all of the choice."""
-        path = folder / _FILE
+        path = folder / MACHINE_CODE
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about unused files in the package
@@ -84,6 +84,6 @@ def compile_program(program: torch.export.ExportedProgram, folder: Path) -> None
     try:
         with warnings.catch_warnings(), fresh_cache(), torch.no_grad():
             warnings.simplefilter("ignore")
-            aoti_compile_and_package(program, package_path=str(folder / _FILE), inductor_configs=_SETTINGS)
+            aoti_compile_and_package(program, package_path=str(folder / MACHINE_CODE), inductor_configs=_SETTINGS)
     except Exception as error:  # the compiler raises many kinds
         raise ConversionError(f"TorchInductor can't compile the model: {first_line(error)}") from error

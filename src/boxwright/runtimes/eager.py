@@ -64,9 +64,8 @@ class EagerRuntime:
 
     def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> ModuleGraph:
         """Return a graph over the program's operators."""
-        module = load_program(folder, channels_last=choice.channels_last)
-        if choice.mode != "plain":
-            fuse_program(module)
+        change = None if choice.mode == "plain" else fuse_program
+        module = load_program(folder, change, channels_last=choice.channels_last)
         return ModuleGraph(module, signature, tuning, keep_layout=choice.channels_last)
 
 
@@ -84,6 +83,5 @@ class Int8Runtime:
 
     def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> ModuleGraph:
         """Return a graph over the program's operators."""
-        module = load_program(folder, channels_last=choice.channels_last)
-        lower_to_onednn(module)
+        module = load_program(folder, lower_to_onednn, channels_last=choice.channels_last)
         return ModuleGraph(module, signature, tuning, keep_layout=choice.channels_last)

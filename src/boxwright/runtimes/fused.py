@@ -34,11 +34,11 @@ class FusedConv(nn.Module):
 
     def pack(self, source: Any) -> None:
         """Lay the weights as the kernel wants them for the images that this node of a program returns."""
-        value = source.meta.get("val")
-        if value is None:
+        shape = source.meta.get("shape")
+        if shape is None:
             return
         # With a free batch any packing is correct; 1 is usual.
-        shape = [n if isinstance(n, int) else 1 for n in value.shape]
+        shape = [1 if n is None else n for n in shape]
         self.weight = torch.ops.mkldnn._reorder_convolution_weight(
             self.weight, self.padding, self.stride, self.dilation, self.groups, shape
         )

@@ -63,8 +63,7 @@ class IpexRuntime:
         ipex = load_extension()
         if choice.mode == "jit" or choice.precision is Precision.INT8:
             return ModuleGraph(load_trace(folder), signature, tuning, keep_layout=choice.channels_last)
-        program = load_program(folder)
-        name_layers(program, _dtype(choice))
+        program = load_program(folder, lambda program: name_layers(program, _dtype(choice)))
         module = _optimize(ipex, program, choice)
         return ModuleGraph(module, signature, tuning, keep_layout=choice.channels_last)
 

@@ -130,6 +130,8 @@ def _lower(module: GraphModule, node: Node, number: int) -> None:
     steps: set[Any] = {(n.args[1], n.args[2]) for n in roundings}
     output = next(iter(steps)) if len(steps) == 1 and len(roundings) == len(last.users) else None
     values, scales, bias = (constant(module, n) for n in (weight.args[0], weight.args[1], node.args[2]))
+    if len(values) != len(scales) or len(values) != len(bias):
+        raise ValueError("an int8 layer has not one scale and one bias per output channel")  # kernels don't check
     layer: Int8Layer
     if node.target is _ATEN.linear.default:
         packed = torch.ops.onednn.qlinear_prepack(values, None)

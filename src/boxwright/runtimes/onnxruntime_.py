@@ -23,11 +23,9 @@ from boxwright.core.signature import Array, Port, Signature
 from boxwright.core.types import Precision
 from boxwright.runtimes.base import Choice, Tuning, check_offer, first_line, one_by_one
 from boxwright.runtimes.calibrate import Calibration
+from boxwright.runtimes.trust import ENGINE_SUFFIX
 
 MODEL_FILE = "model.onnx"
-ENGINE_SUFFIX = ".trt.onnx"
-"""The suffix of a file with a TensorRT engine."""
-
 _TENSORRT = "TensorrtExecutionProvider"
 _MODES = {Precision.FP32: ("",), Precision.INT8: ("qlinear", "integer")}
 

@@ -1,5 +1,6 @@
 """What the torch-based runtimes share: a model prepared for a choice, exported, saved, and run as a graph."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -10,17 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from boxwright.core.errors import CheckpointError, ConversionError, UsageError
+from boxwright.core.errors import BoxwrightError, CheckpointError, ConversionError, UsageError
 from boxwright.core.signature import Array, Signature
 from boxwright.core.types import Precision
 from boxwright.runtimes.base import Choice, Tuning, first_line, one_by_one
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.fold import fold_batch_norms, set_module
 from boxwright.runtimes.fused import can_fuse, fuse_activations
+from boxwright.runtimes.plain_program import PROGRAM, read_program, write_program
 from boxwright.runtimes.rounding import FloatLayer, correct_biases, find_last_layers
 from boxwright.runtimes.source import PREFIX, FlatModule, Source, check_names
 
-PROGRAM = "program.pt2"
+_OLD = "program.pt2"
 
 
 class BorderModule(nn.Module):
@@ -145,29 +147,38 @@ def export_program(source: Source, module: nn.Module) -> tuple[torch.export.Expo
 def save_program(source: Source, module: nn.Module, folder: Path) -> dict[str, Any]:
     """Write the exported program of a flat module; return {"batch": n} where only one batch size works."""
     program, batch = export_program(source, module)
-    torch.export.save(program, folder / PROGRAM)
-    return {} if batch is None else {"batch": batch}
-
-
-def load_program(folder: Path, *, channels_last: bool = False) -> torch.fx.GraphModule:
-    """Return the operators of a saved program.
-
-    Raises:
-        CheckpointError: the file is missing or broken.
-    """
-    path = folder / PROGRAM
-    try:
-        program = torch.export.load(path)
-    except Exception as error:  # broken files make the reader raise many kinds
-        raise CheckpointError(f"{str(path)!r} can't be loaded: {first_line(error)}") from error
     guarded = program.module()
     for node in list(guarded.graph.nodes):
         # The signature checks inputs with better messages; these checks cost time in every call.
         if node.op == "call_module" and node.target == "_guards_fn":
             guarded.graph.erase_node(node)
-    module = torch.fx.GraphModule(guarded, guarded.graph)  # without its hooks, which check inputs too
-    if channels_last:
-        lay_channels_last(module)
+    write_program(guarded, folder)
+    return {} if batch is None else {"batch": batch}
+
+
+def load_program(
+    folder: Path, change: Callable[[torch.fx.GraphModule], Any] | None = None, *, channels_last: bool = False
+) -> torch.fx.GraphModule:
+    """Return the operators of a saved program, changed in place by a function that the file may make fail too.
+
+    Raises:
+        CheckpointError: the file is missing or broken.
+    """
+    try:
+        module = read_program(folder)
+        if channels_last:
+            lay_channels_last(module)
+        if change is not None:
+            change(module)
+    except BoxwrightError:
+        raise
+    except Exception as error:  # broken files make the reader raise many kinds
+        if (folder / _OLD).is_file():
+            raise CheckpointError(
+                f"{str(folder / _OLD)!r} is of an older Boxwright, and reading it could run code. "
+                "Convert the model again."
+            ) from error
+        raise CheckpointError(f"{str(folder / PROGRAM)!r} can't be loaded: {first_line(error)}") from error
     return module
 
 
@@ -203,6 +214,7 @@ class ModuleGraph:
             )
         self.signature = signature
         self._threads = tuning.threads
+        self._process = os.getpid()
         self._keep_layout = keep_layout
         self._function: Callable[..., Sequence[Tensor]] | None = function
 
@@ -212,7 +224,9 @@ class ModuleGraph:
             raise CheckpointError("This session is closed. Load the model again.")
         tensors = [_tensor(a, self._keep_layout) for a in inputs]
         taken = {t.data_ptr() for t in tensors}
-        with torch.inference_mode(), torch_threads(self._threads):
+        # In a forked child OpenMP would wait forever for threads that only its parent has.
+        threads = self._threads if os.getpid() == self._process else 1
+        with torch.inference_mode(), torch_threads(threads):
             outputs = [t.float() if t.dtype == torch.bfloat16 else t for t in self._function(*tensors)]
         # The caller owns the outputs: none may share memory with an input.
         return tuple(t.numpy().copy() if t.data_ptr() in taken else t.numpy() for t in outputs)

@@ -46,9 +46,7 @@ class JitRuntime:
     def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> ModuleGraph:
         """Return a graph over the traced model."""
         if choice.precision is Precision.INT8:
-            module = load_program(folder, channels_last=choice.channels_last)
-            lower_to_onednn(module)
-            _make_traceable(module)
+            module = load_program(folder, _make_traceable, channels_last=choice.channels_last)
             script, _ = trace(module, _zeros(signature))
         else:
             script = load_trace(folder)
@@ -56,7 +54,8 @@ class JitRuntime:
 
 
 def _make_traceable(module: torch.fx.GraphModule) -> None:
-    """Replace a program's size and reshape operators by ones that a trace does not turn into constants."""
+    """Put a program on int8 kernels, and its size and reshape operators into a form that a trace keeps free."""
+    lower_to_onednn(module)
     _script_kernels(module)
     for node in module.graph.nodes:
         if node.target is torch.ops.aten.sym_size.int:

@@ -13,8 +13,8 @@ from boxwright.core.errors import CheckpointError, ConversionError
 from boxwright.runtimes.base import first_line
 from boxwright.runtimes.parity import distance
 from boxwright.runtimes.source import Source
+from boxwright.runtimes.trust import SCRIPT
 
-SCRIPT = "model.ts"
 _SAME = 1e-2
 _PLACES = 3
 

@@ -121,8 +121,8 @@ def test_streams_are_refused(tmp_path: Path) -> None:
 
 def test_broken_and_missing_programs_are_refused(tmp_path: Path) -> None:
     signature = _source().signature
-    with pytest.raises(CheckpointError, match=r"program\.pt2' can't be loaded"):
+    with pytest.raises(CheckpointError, match=r"program\.json' can't be loaded"):
         EagerRuntime().load(tmp_path, Choice(runtime="eager"), signature, Tuning())
-    (tmp_path / "program.pt2").write_text("hello")
-    with pytest.raises(CheckpointError, match=r"program\.pt2' can't be loaded"):
+    (tmp_path / "program.json").write_text("hello")
+    with pytest.raises(CheckpointError, match=r"program\.json' can't be loaded"):
         EagerRuntime().load(tmp_path, Choice(runtime="eager"), signature, Tuning())

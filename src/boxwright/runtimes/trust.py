@@ -1,0 +1,88 @@
+"""Model files that run code when they are loaded: only those that this user made on this machine, or trusts."""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from boxwright.core.errors import CheckpointError
+
+CUSTOM_PROGRAM = "custom_program.json"
+MACHINE_CODE = "model.pt2"
+SCRIPT = "model.ts"
+ENGINE_SUFFIX = ".trt.onnx"
+"""The suffix of a file with a TensorRT engine."""
+
+_CODE = {
+    CUSTOM_PROGRAM: "calls operators of other packages",
+    MACHINE_CODE: "holds machine code",
+    SCRIPT: "holds a TorchScript program",
+}
+_ADVICE = (
+    "It runs only if this user made it on this machine, or says that it is to be trusted: --trust on the command line, "
+    "trust=True in Python. Do that only if you know who made it; else convert the model again, from its weights."
+)
+
+
+def describe_code(name: str) -> str:
+    """Return what a model's file of this name runs when it is loaded; "" for plain data."""
+    return _CODE[MACHINE_CODE] if name.endswith(ENGINE_SUFFIX) else _CODE.get(name, "")
+
+
+def check_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Refuse files with code that was not recorded.
+
+    Args:
+        folder: where they are, for the message.
+        files: the name and the real SHA-256 of each.
+
+    Raises:
+        CheckpointError: one holds code that is not of this user and machine.
+    """
+    for name, digest in files.items():
+        if describe_code(name) and not _is_recorded(digest):
+            raise CheckpointError(f"{str(folder / name)!r} {describe_code(name)}. {_ADVICE}")
+
+
+def hash_code(*paths: Path) -> dict[str, str]:
+    """Return the name and the SHA-256 of those files that exist and hold code."""
+    return {path.name: hash_file(path) for path in paths if describe_code(path.name) and path.is_file()}
+
+
+def is_made_here(folder: Path) -> bool:
+    """Return whether all code in an artifact folder, if there is any, was recorded."""
+    return all(map(_is_recorded, hash_code(*(folder / name for name in _CODE)).values()))
+
+
+def record(*digests: str) -> None:
+    """Remember files that this program has made; without a writable home they will need the user's word."""
+    if not digests:
+        return
+    with suppress(OSError):
+        folder = _store()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for digest in digests:
+            (folder / digest).touch(mode=0o600)
+
+
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _is_recorded(digest: str) -> bool:
+    """Return whether the store holds a digest; a store that others can write to says nothing."""
+    try:
+        folder = _store()
+        status = folder.stat()
+        return status.st_uid == os.geteuid() and not status.st_mode & 0o022 and (folder / digest).is_file()
+    except OSError:
+        return False
+
+
+def _store() -> Path:
+    """Return the folder with one empty file per digest."""
+    root = os.environ.get("XDG_DATA_HOME")
+    return (Path(root) if root else Path.home() / ".local" / "share") / "boxwright" / "made-here"
