@@ -4,7 +4,7 @@ import argparse
 import json
 
 from boxwright.cli.ending import say
-from boxwright.cli.options import add_hint_arguments, check_hint_arguments, filled, positive
+from boxwright.cli.options import add_hint_arguments, add_trust_argument, check_hint_arguments, filled, positive
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "choose threads, streams and processes of artifacts and .onnx files for one request at a time, or for "
         "many in parallel (default: one request at a time, --threads)",
     )
+    add_trust_argument(parser)
     parser.add_argument("--runs", metavar="N", type=positive, default=100, help="timed runs of each (default 100)")
     parser.add_argument("--timeout", metavar="S", type=positive, default=600, help="seconds to load one (default 600)")
 
@@ -40,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
         runs=args.runs,
         timeout_s=float(args.timeout),
         hint=args.hint,
+        trust=args.trust,
     )
     if args.explain:
         say(result.explain())

@@ -4,7 +4,15 @@ import argparse
 import json
 from functools import partial
 
-from boxwright.cli.options import add_data_arguments, add_model_arguments, as_path, fraction, model_options, positive
+from boxwright.cli.options import (
+    add_data_arguments,
+    add_model_arguments,
+    add_trust_argument,
+    as_path,
+    fraction,
+    model_options,
+    positive,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--class-agnostic", action="store_true", help="suppress boxes across classes too")
     parser.add_argument("-b", "--batch", type=positive, default=8, help="images at once (default 8)")
     parser.add_argument("--limit", metavar="N", type=positive, help="only the first N images")
+    add_trust_argument(parser)
     parser.add_argument("--per-class", action="store_true", help="print each class too")
 
 
@@ -34,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     keep_freed_memory()
     thresholds = Thresholds(conf=args.conf, nms=args.nms, class_agnostic=args.class_agnostic)
     with (
-        Predictor.load(args.model, thresholds=thresholds, options=model_options(args)) as predictor,
+        Predictor.load(args.model, thresholds=thresholds, options=model_options(args), trust=args.trust) as predictor,
         progress_bar(hidden=args.quiet) as show,
     ):
         result = evaluate(

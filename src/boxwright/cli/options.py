@@ -51,6 +51,15 @@ def add_data_arguments(parser: argparse.ArgumentParser, default: object = False)
     )
 
 
+def add_trust_argument(parser: argparse.ArgumentParser) -> None:
+    """Add --trust."""
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="run a model with code (machine code, TorchScript) that was not made here; only if you know who made it",
+    )
+
+
 def add_hint_arguments(parser: argparse.ArgumentParser, meaning: str) -> None:
     """Add --hint and --explain; `check_hint_arguments` belongs to them."""
     parser.add_argument("--hint", choices=("latency", "throughput"), help=meaning)

@@ -10,6 +10,7 @@ from boxwright.cli.ending import say
 from boxwright.cli.options import (
     add_hint_arguments,
     add_model_arguments,
+    add_trust_argument,
     check_hint_arguments,
     filled,
     fraction,
@@ -51,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "artifacts and .onnx: choose threads, streams and processes for the fastest answer to one picture, or for "
         "the most pictures per second (default: one picture at a time, the runtime's own number of threads)",
     )
+    add_trust_argument(parser)
     parser.add_argument("--out", metavar="DIR", type=filled, help="folder for the files (default runs/predict/exp…)")
     parser.add_argument("--overwrite", action="store_true", help="replace the results of an earlier run in --out")
     parser.add_argument(
@@ -125,6 +127,7 @@ def _run_batch(args: argparse.Namespace, thresholds: "Thresholds") -> int:
         batch=args.batch,
         thresholds=thresholds,
         options=model_options(args),
+        trust=args.trust,
         **given,
     )
     result = predict_in_batches(config)
@@ -157,7 +160,12 @@ def _run_stream(args: argparse.Namespace, thresholds: "Thresholds") -> int:
         refuse_results(out, args.save)  # before the model is loaded
     images = failures = 0
     with Predictor.load(
-        args.model, thresholds=thresholds, options=model_options(args), workers=args.workers or 1, hint=args.hint
+        args.model,
+        thresholds=thresholds,
+        options=model_options(args),
+        workers=args.workers or 1,
+        hint=args.hint,
+        trust=args.trust,
     ) as predictor:
         if args.explain and predictor.arrangement is not None:
             say(predictor.arrangement.explain())

@@ -102,12 +102,30 @@ class Signature:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Signature":
-        """Return the signature that `to_dict` described."""
+        """Return the signature that `to_dict` described.
+
+        Raises:
+            ValueError: it is not a signature, also as KeyError, TypeError or AttributeError.
+        """
         inputs, outputs = (
-            tuple(Port(name=v["name"], dtype=v["dtype"], shape=tuple(v["shape"])) for v in values[key])
+            tuple(
+                Port(
+                    name=str(v["name"]),
+                    dtype=str(v["dtype"]),
+                    shape=tuple(None if size is None else int(size) for size in v["shape"]),
+                )
+                for v in values[key]
+            )
             for key in ("inputs", "outputs")
         )
-        return cls(inputs=inputs, outputs=outputs, call=values["call"], result=values["result"])
+        for port in inputs:
+            if np.dtype(port.dtype).kind not in "biufc" or any(size is not None and size < 0 for size in port.shape):
+                raise ValueError(f"{port!r} is not an input")
+        signature = cls(inputs=inputs, outputs=outputs, call=values["call"], result=values["result"])
+        # A call and a result that can't be built would fail at the first request.
+        rebuild(signature.call, inputs)
+        rebuild(signature.result, outputs)
+        return signature
 
 
 def port_names(names: Sequence[str], taken: Sequence[str] = ()) -> list[str]:

@@ -142,14 +142,15 @@ class LoadOptions:
         if self.hint is not None:
             check_choice("hint", self.hint, get_args(Hint))
 
-    def open(self, folder: Path, method: str = "") -> OptimizedModel:
-        """Load an artifact."""
+    def open(self, folder: Path, method: str = "", *, trust: bool = False) -> OptimizedModel:
+        """Load an artifact; with `trust`, also if it holds code of another user or machine."""
         artifact, arrangement = read_artifact(folder), None
         tuning = Tuning(threads=self.thread_num, streams=self.streams)
         if self.hint is not None:
             arrangement = choose(read_cpu(), hint=self.hint, runtime=artifact.choice.runtime)
             tuning = arrangement.tuning
-        return OptimizedModel(open_graph(artifact, tuning), method=method, folder=folder, arrangement=arrangement)
+        graph = open_graph(artifact, tuning, trust=trust)
+        return OptimizedModel(graph, method=method, folder=folder, arrangement=arrangement)
 
 
 def convert(
@@ -166,7 +167,7 @@ def convert(
     target = Path(tempfile.mkdtemp(prefix="boxwright-artifact-")) if folder is None else Path(folder)
     try:
         write_artifact(Source.of(model, *call), choice, target, calibration=calibration)
-        made = options.open(target)
+        made = options.open(target, trust=True)
     except BaseException:
         if folder is None:
             shutil.rmtree(target, ignore_errors=True)

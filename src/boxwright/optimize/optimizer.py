@@ -116,6 +116,7 @@ class InferenceOptimizer:
             ConversionError: the model fails on the inputs.
         """
         config = SearchConfig(**search)
+        _check_module(model, "optimize")
         check_choice("direction", direction, ("max", "min"))  # taken for the other one, it would reverse the metric
         _check_samples(calibration_samples)
         if output_filename is not None and (
@@ -175,7 +176,7 @@ class InferenceOptimizer:
             row = self.report.row(method)
             raise UsageError(f"{method_name!r} has no model: {row.status}{f' ({row.note})' if row.note else ''}.")
         threads = None if hint is not None else max(1, self.report.settings.threads // max(1, streams or 1))
-        return LoadOptions(thread_num=threads, hint=hint, streams=streams).open(folder, method)
+        return LoadOptions(thread_num=threads, hint=hint, streams=streams).open(folder, method, trust=True)
 
     def get_best_model(
         self,
@@ -245,6 +246,7 @@ class InferenceOptimizer:
             ConversionError: the model can't be converted.
             MissingDependencyError: the runtime's packages are not installed.
         """
+        _check_module(model, "trace")
         choice = Choice(runtime=accelerator, precision=Precision.parse(precision), channels_last=channels_last)
         if choice.precision is Precision.INT8:
             raise UsageError("trace() converts in float. Use quantize(…, calib_data=…) for int8.")
@@ -281,6 +283,7 @@ class InferenceOptimizer:
             ConversionError: the model can't be converted.
             MissingDependencyError: the runtime's packages are not installed.
         """
+        _check_module(model, "quantize")
         _check_samples(calibration_samples)
         options = LoadOptions(**load)
         form = BatchForm(model)
@@ -311,7 +314,12 @@ class InferenceOptimizer:
 
     @staticmethod
     def load(
-        path: str | Path, *, thread_num: int | None = None, hint: Hint | None = None, streams: int | None = None
+        path: str | Path,
+        *,
+        thread_num: int | None = None,
+        hint: Hint | None = None,
+        streams: int | None = None,
+        trust: bool = False,
     ) -> OptimizedModel:
         """Return the model in an artifact folder.
 
@@ -322,16 +330,18 @@ class InferenceOptimizer:
                 threads, streams and processes are chosen from the machine's cores and quota, and
                 `model.arrangement.explain()` says why. Call `close()` at the end: there may be processes.
             streams: how many calls `map` computes in parallel in this process (OpenVINO and ONNX Runtime).
+            trust: load a model that runs code (machine code, TorchScript) although another user or machine made it.
 
         Raises:
-            CheckpointError: the folder is not an artifact, or its files are damaged.
+            CheckpointError: the folder is not an artifact, its files are damaged, or it holds code of another user or
+                machine.
             UsageError: both a hint and threads or streams are given, or the runtime has no streams.
         """
         options = LoadOptions(thread_num=thread_num, hint=hint, streams=streams)
         folder = Path(path)
         if not is_artifact(folder):
             raise CheckpointError(f"{str(folder)!r} holds no artifact.json: it is not an artifact.")
-        return options.open(folder)
+        return options.open(folder, trust=trust)
 
     @staticmethod
     def get_context(*models: Any) -> AbstractContextManager[Any]:
@@ -363,10 +373,23 @@ class InferenceOptimizer:
         from boxwright.runtimes.instances import to_multi_instance
 
         several = OptimizedModel(
-            to_multi_instance(model.folder, num_processes, cores=cores), method=model.method, folder=model.folder
+            to_multi_instance(model.folder, num_processes, cores=cores, trust=True),  # it runs here already
+            method=model.method,
+            folder=model.folder,
         )
         weakref.finalize(several, id, model)  # keeps the model alive, and with it its temporary folder
         return several
+
+
+def _check_module(model: Any, function: str) -> None:
+    if isinstance(model, OptimizedModel):
+        raise UsageError(
+            f"The model is converted already, and {function}() converts a torch.nn.Module. Give the original model."
+        )
+    if not isinstance(model, nn.Module):
+        raise UsageError(
+            f"{function}() converts a torch.nn.Module, not {type(model).__name__!r}. Give the model itself."
+        )
 
 
 def _check_samples(count: int) -> None:

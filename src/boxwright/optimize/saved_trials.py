@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 import os
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -21,6 +22,7 @@ from boxwright.optimize.accuracy import Score
 from boxwright.optimize.trial import Trial
 from boxwright.runtimes.artifact import is_artifact
 from boxwright.runtimes.base import Choice
+from boxwright.runtimes.trust import is_made_here
 
 
 class SavedTrials:
@@ -57,9 +59,9 @@ class SavedTrials:
                 kept = {name: arrays[name] for name in arrays.files}
             value, count = values.pop("value"), values.pop("count")
             trial = Trial(**values | {"kept": tuple(values["kept"])})
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
             return None
-        there = self.reference.is_file() if choice is None else is_artifact(self.artifact(method))
+        there = self.reference.is_file() if choice is None else self._may_run(method)
         if not there and trial.status == "successful":
             return None
         return trial if value is None else replace(trial, score=Score(value=value, count=count, arrays=kept))
@@ -76,6 +78,11 @@ class SavedTrials:
         values = asdict(replace(trial, score=None)) | {"key": self._key(choice, settings), "count": score.count}
         values["value"] = None if trial.score is None else score.value
         write_whole(self._file(method), json.dumps(values, indent=1) + "\n")
+
+    def _may_run(self, method: str) -> bool:
+        """Return whether there is a method's artifact, and its code, if it has any, is of this user and machine."""
+        folder = self.artifact(method)
+        return is_artifact(folder) and is_made_here(folder)
 
     def _file(self, method: str) -> Path:
         return self.folder / "tries" / f"{method}.json"

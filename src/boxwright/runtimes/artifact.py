@@ -1,8 +1,11 @@
 """The artifact folder: `artifact.json` beside the files of one runtime, nothing else needed to run the model."""
 
-import hashlib
 import json
+import os
+import re
 import shutil
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -19,10 +22,13 @@ from boxwright.core.spec import Spec
 from boxwright.runtimes.base import Choice, Graph, Runtime, Tuning
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.parity import distance
+from boxwright.runtimes.trust import check_files, describe_code, hash_file, record
 
 FORMAT = 2
 GOLDEN = "golden.npz"
 _FILE = "artifact.json"
+_DRAFT = re.compile(r"\.artifact\.\d+\.tmp\.json")  # a killed process may leave one
+_MOST_BYTES = 64 << 20  # of the description
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,11 +128,12 @@ def convert_and_open(
             choice=choice,
             signature=signature,
             spec=spec,
-            files={str(p.relative_to(folder)): _sha256(p) for p in sorted(folder.rglob("*")) if p.is_file()},
+            files={name: hash_file(folder / name) for name in _list_files(folder)},
             versions={p: installed_version(p) or "unknown" for p in packages},
             recipe=recipe,
             distance=found,
         )
+        record(*(digest for name, digest in artifact.files.items() if describe_code(name)))
         _write(artifact)
     except BaseException:
         graph.close()
@@ -142,17 +149,20 @@ def add_measurements(folder: Path, measured: Mapping[str, Any]) -> Artifact:
 
 
 def read_artifact(folder: Path, *, verify: bool = True) -> Artifact:
-    """Return the description of an artifact folder.
+    """Return the description of an artifact folder; nothing of the model is loaded.
 
     Args:
         folder: the artifact.
-        verify: check its files against their hashes.
+        verify: check that its files are those of the description, by their hashes.
 
     Raises:
-        CheckpointError: the description can't be read, is of another format, or a file is missing or changed.
+        CheckpointError: the description can't be read, is of another format, or a file is missing, changed or added.
     """
+    path = folder / _FILE
     try:
-        values = json.loads((folder / _FILE).read_text(encoding="utf-8"))
+        if (size := path.stat().st_size) > _MOST_BYTES:
+            raise ValueError(f"it has {size} bytes")
+        values = json.loads(path.read_text(encoding="utf-8"))
         if (form := values["format"]) != FORMAT:
             age, advice = ("a newer", "Run: pip install -U boxwright")
             if form < FORMAT:
@@ -167,21 +177,59 @@ def read_artifact(folder: Path, *, verify: bool = True) -> Artifact:
             files=dict(values["files"]),
             versions=dict(values["versions"]),
             recipe=dict(values["recipe"]),
-            distance=values["distance"],
+            distance=None if values["distance"] is None else float(values["distance"]),
             measured=dict(values["measured"]),
         )
-    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        raise CheckpointError(f"{str(folder / _FILE)!r} can't be read: {error!r}") from error
-    for name, expected in artifact.files.items() if verify else ():
-        path = folder / name
-        if not path.is_file():
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError) as error:
+        raise CheckpointError(f"{str(path)!r} can't be read: {error!r}") from error
+    except RecursionError as error:
+        raise CheckpointError(f"{str(path)!r} can't be read: it is nested too deeply.") from error
+    if verify:
+        _verify(artifact)
+    return artifact
+
+
+def _verify(artifact: Artifact) -> None:
+    folder, present = artifact.folder, _list_files(artifact.folder)
+    for name in artifact.files:
+        if name not in present:
             raise CheckpointError(f"The artifact {str(folder)!r} lacks its file {name!r}. Copy the whole folder again.")
-        if _sha256(path) != expected:
+    for name in present:
+        if name not in artifact.files:
+            raise CheckpointError(
+                f"The artifact {str(folder)!r} holds the file {name!r}, which it was not written with. Remove that "
+                "file, or copy the whole folder again."
+            )
+        try:
+            found = hash_file(folder / name)
+        except OSError as error:
+            raise CheckpointError(
+                f"The file {name!r} of the artifact {str(folder)!r} can't be read: {error}"
+            ) from error
+        if found != artifact.files[name]:
             raise CheckpointError(
                 f"The file {name!r} of the artifact {str(folder)!r} has changed since it was written. "
                 "Copy the whole folder again, or convert the model again."
             )
-    return artifact
+
+
+def _list_files(folder: Path) -> list[str]:
+    """Return all files below a folder but the description, as relative paths.
+
+    Raises:
+        CheckpointError: there is something that is neither a file nor a folder.
+    """
+    found = []
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = Path(place, name)
+            relative = str(path.relative_to(folder))
+            if relative == _FILE or _DRAFT.fullmatch(relative):
+                continue
+            if not path.is_file():  # a pipe or a device: reading it could take forever
+                raise CheckpointError(f"{relative!r} in the artifact {str(folder)!r} is not a regular file. Remove it.")
+            found.append(relative)
+    return sorted(found)
 
 
 def read_golden(folder: Path) -> tuple[list[Array], list[Array]]:
@@ -191,24 +239,30 @@ def read_golden(folder: Path) -> tuple[list[Array], list[Array]]:
         CheckpointError: the file can't be read.
     """
     try:
-        with np.load(folder / GOLDEN) as arrays:
+        with (folder / GOLDEN).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return tuple(  # type: ignore[return-value] # two of them
                 [arrays[f"{kind}_{i}"] for i in range(sum(name.startswith(kind) for name in arrays.files))]
                 for kind in ("input", "output")
             )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise CheckpointError(f"{str(folder / GOLDEN)!r} can't be read: {error!r}") from error
 
 
-def open_graph(artifact: Artifact | Path, tuning: Tuning | None = None) -> Graph:
+def open_graph(artifact: Artifact | Path, tuning: Tuning | None = None, *, trust: bool = False) -> Graph:
     """Return an artifact of any model loaded, in this process or in those that the tuning asks for.
 
     Args:
         artifact: the description that `read_artifact` returned, or the folder to read it from.
         tuning: how it uses the machine.
+        trust: load code that was made elsewhere too.
+
+    Raises:
+        CheckpointError: its files can't be loaded, or it holds code of another user or machine.
     """
     tuning = tuning or Tuning()
     artifact = read_artifact(artifact) if isinstance(artifact, Path) else artifact
+    if not trust:
+        check_files(artifact.folder, artifact.files)
     if tuning.cpus:
         from boxwright.runtimes.instances import MultiInstance  # which opens artifacts itself
 
@@ -221,8 +275,3 @@ def _write(artifact: Artifact) -> None:
     parts = {part.name: getattr(artifact, part.name) for part in fields(artifact) if part.name != "folder"}
     values = {"format": FORMAT} | {k: v.to_dict() if hasattr(v, "to_dict") else v for k, v in parts.items()}
     write_whole(artifact.folder / _FILE, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,5 +1,6 @@
 """The runtime interface: a model is converted to a folder, and a folder is loaded into a graph."""
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.core.errors import UsageError
+from boxwright.core.errors import UsageError, WorkerError
 from boxwright.core.signature import Array, Signature
 from boxwright.core.spec import Spec
 from boxwright.core.types import Precision
@@ -40,7 +41,12 @@ class Choice:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Choice":
         """Return the choice that `to_dict` described."""
-        return cls(**values | {"precision": Precision.parse(values["precision"])})
+        return cls(
+            runtime=str(values["runtime"]),
+            precision=Precision.parse(values["precision"]),
+            channels_last=bool(values["channels_last"]),
+            mode=str(values["mode"]),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +158,23 @@ def check_offer(
         )
     if choice.precision is Precision.INT8 and choice.mode != "integer" and calibration is None:
         raise UsageError("int8 needs calibration inputs. Give images of your own data (--calibration PATH).")
+
+
+def refuse_fork(process: int) -> None:
+    """Refuse to use a model in a forked child: its threads and pipes are those of the process that loaded it.
+
+    Args:
+        process: the id of that process.
+
+    Raises:
+        WorkerError: this is another one. Without this check a request would wait forever.
+    """
+    if os.getpid() != process:
+        raise WorkerError(
+            f"This model was loaded in process {process} and can't be used in its forked child {os.getpid()}. Load the "
+            "model in each process after it is forked (gunicorn: without --preload), or start processes with "
+            "multiprocessing's 'spawn'."
+        )
 
 
 def first_line(error: Exception) -> str:

@@ -19,11 +19,14 @@ from typing import Any
 from boxwright.core.cpu import read_cpu, split_cores
 from boxwright.core.errors import BoxwrightError, CheckpointError, UsageError, WorkerError
 from boxwright.core.exit_status import describe_exit
+from boxwright.core.log import get_logger
 from boxwright.core.signature import Array
 from boxwright.runtimes.artifact import Artifact, read_artifact
-from boxwright.runtimes.base import Tuning
+from boxwright.runtimes.base import Tuning, refuse_fork
 from boxwright.runtimes.slab import Slab
+from boxwright.runtimes.trust import check_files
 
+_log = get_logger(__name__)
 _ENDING_S = 5.0
 _AGAIN = "Close the instances and start them again."
 _CLOSED = "These instances are closed. Load the model again."
@@ -35,6 +38,7 @@ def to_multi_instance(
     *,
     cores: Sequence[Sequence[int]] | None = None,
     tuning: Tuning | None = None,
+    trust: bool = False,
 ) -> "MultiInstance":
     """Return a graph over several processes that each load the artifact.
 
@@ -43,13 +47,17 @@ def to_multi_instance(
         instances: how many processes.
         cores: the logical cpus of each process (default: the physical cores that this process may use, split evenly).
         tuning: how each instance uses its cores (default: one thread for each physical core it has).
+        trust: load code that was made elsewhere too.
 
     Raises:
-        CheckpointError: the artifact can't be read.
+        CheckpointError: the artifact can't be read, or holds code of another user or machine.
         UsageError: there are fewer cores than instances, or `cores` does not fit.
         WorkerError: an instance can't load the artifact.
     """
-    return MultiInstance(read_artifact(folder), place(instances, cores), tuning)
+    artifact = read_artifact(folder)
+    if not trust:
+        check_files(folder, artifact.files)
+    return MultiInstance(artifact, place(instances, cores), tuning)
 
 
 def place(instances: int, cores: Sequence[Sequence[int]] | None = None) -> list[tuple[int, ...]]:
@@ -78,6 +86,9 @@ def place(instances: int, cores: Sequence[Sequence[int]] | None = None) -> list[
 class MultiInstance:
     """A `Graph` over several processes; it is thread-safe.
 
+    The caller has made sure that the artifact may run (`trust.check_files`). If an instance dies, the requests that it
+    had fail, and the others compute the later ones.
+
     Example:
         A folder of detections, two processes with half of the cores each::
 
@@ -88,6 +99,7 @@ class MultiInstance:
 
     def __init__(self, artifact: Artifact, cpus: Sequence[Sequence[int]], tuning: Tuning | None = None) -> None:
         self.signature = artifact.signature
+        self._process = os.getpid()
         self._room = threading.Condition()
         self._workers: list[_Worker] = []
         weakref.finalize(self, _hang_up, self._workers)  # if `close` is never called
@@ -132,13 +144,21 @@ class MultiInstance:
 
     def _submit(self, position: int, inputs: Sequence[Array]) -> "Future[tuple[Array, ...]]":
         """Send a request to the instance with the least to do, once one has a free slot."""
-        with self._room:
-            self._room.wait_for(lambda: not self._workers or any(w.free for w in self._workers))
-            if not self._workers:
-                raise CheckpointError(_CLOSED)
-            worker = max(self._workers, key=lambda w: len(w.free))
-            slot = worker.free.popleft()
-        return worker.send(slot, position, inputs)
+        refuse_fork(self._process)
+        while True:
+            with self._room:
+                self._room.wait_for(
+                    lambda: not any(w.alive for w in self._workers) or any(w.free for w in self._workers)
+                )
+                if not self._workers:
+                    raise CheckpointError(_CLOSED)
+                worker = max(self._workers, key=lambda w: len(w.free))
+                if not worker.free:
+                    raise worker.make_error(f"before it took request {position}")
+                slot = worker.free.popleft()
+            future = worker.send(slot, position, inputs)
+            if future is not None:
+                return future
 
     def close(self) -> None:
         """Stop the processes and wait for them; closing twice is allowed."""
@@ -167,6 +187,7 @@ class _Worker:
         streams = tuning.streams or 1
         self.slots = max(1, streams) + 1  # one request waits while an instance computes
         self.free = deque(range(self.slots))  # guarded by `room`, which is notified of every change
+        self.alive = True  # as `free`; a dead instance has no free slots
         self._room = room
         self._slabs = [(Slab.create(), Slab.create()) for _ in range(self.slots)]
         self._lock = threading.Lock()
@@ -198,12 +219,13 @@ class _Worker:
         try:
             answer = self._pipe.recv()
         except (EOFError, OSError):
-            raise self._error("while it loaded the artifact") from None
+            raise self.make_error("while it loaded the artifact") from None
         if answer[0] == "error":
             raise WorkerError(f"Instance {self.number} can't load the artifact: {answer[2]}\n{answer[3]}")
         self._listener.start()
 
-    def send(self, slot: int, position: int, inputs: Sequence[Array]) -> "Future[tuple[Array, ...]]":
+    def send(self, slot: int, position: int, inputs: Sequence[Array]) -> "Future[tuple[Array, ...]] | None":
+        """Send a request and return its answer to come; None if the process has ended, so that another must take it."""
         future: Future[tuple[Array, ...]] = Future()
         try:
             header = self._slabs[slot][0].write(inputs)
@@ -216,9 +238,7 @@ class _Worker:
                 with suppress(OSError):  # it has died: `_listen` notices too, and knows how
                     self._pipe.send((slot, header))
                 return future
-        self._give_back(slot)
-        future.set_exception(self._error(f"before it took request {position}"))
-        return future
+        return None
 
     def hang_up(self) -> None:
         """Tell the process to stop, and fail whatever waits for it."""
@@ -260,16 +280,22 @@ class _Worker:
         with self._lock:
             self._has_ended = True
             lost, self._waiting = self._waiting, {}
-        for slot, (position, future) in lost.items():
-            self._give_back(slot)
-            future.set_exception(self._error(f"while it computed request {position}"))
+        with self._room:
+            self.alive = False
+            self.free.clear()
+            self._room.notify_all()
+        for position, future in lost.values():
+            future.set_exception(self.make_error(f"while it computed request {position}"))
+        if not self._closed:
+            _log.warning("%s", self.make_error("and gets no more requests"))
 
     def _give_back(self, slot: int) -> None:
         with self._room:
-            self.free.append(slot)
+            if self.alive:
+                self.free.append(slot)
             self._room.notify()
 
-    def _error(self, when: str) -> BoxwrightError:
+    def make_error(self, when: str) -> BoxwrightError:
         """Wait for the process, and return the error that says how it ended."""
         if self._closed:
             return CheckpointError(_CLOSED)

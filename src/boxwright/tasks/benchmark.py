@@ -20,6 +20,7 @@ from boxwright.optimize.timing import Latency, RaceRules, Target, race
 from boxwright.runtimes.artifact import is_artifact, open_graph, read_artifact, read_golden
 from boxwright.runtimes.autopilot import Arrangement
 from boxwright.runtimes.base import Graph, Hint, Tuning, one_by_one
+from boxwright.runtimes.trust import check_files
 from boxwright.tasks.models import arrange, find_model, is_converted, open_model
 
 _log = get_logger(__name__)
@@ -136,6 +137,7 @@ def benchmark(
     runs: int = 100,
     timeout_s: float = 600.0,
     hint: Hint | None = None,
+    trust: bool = False,
 ) -> Benchmark:
     """Return the latency of several models that take turns, each in its own process.
 
@@ -148,6 +150,7 @@ def benchmark(
         timeout_s: time limit to load one of them.
         hint: choose threads, streams and processes of each artifact and ONNX file from the cores and the quota.
             "latency" times one request at a time, "throughput" many in parallel. Weights run one request at a time.
+        trust: run models with code that another user or machine made (see `Predictor.load`).
 
     Raises:
         UsageError: there are no models, or they take different inputs, or not this batch.
@@ -162,7 +165,7 @@ def benchmark(
         check_choice("hint", hint, get_args(Hint))
         if threads is not None:
             raise UsageError(f"hint={hint!r} chooses the threads itself. Leave out the hint or threads={threads!r}.")
-    known = [_inspect(model, hint) for model in models]
+    known = [_inspect(model, hint, trust=trust) for model in models]
     requests = 1
     if hint == "throughput":  # enough to keep every stream of every instance busy, the same number for all
         requests = 4 * max([2, *(one.row.arrangement.side_by_side for one in known if one.row.arrangement is not None)])
@@ -206,15 +209,21 @@ class _Known:
 
 
 def _open(path: Path, arrangement: Arrangement | None, requests: int, tuning: Tuning) -> Graph:
-    """Return a model as it is timed: with a hint's own tuning; weights have none, as `predict` runs them."""
+    """Return a model as it is timed: with a hint's own tuning; weights have none, as `predict` runs them.
+
+    `_inspect` has made sure that it may run.
+    """
     own = None if arrangement is None else arrangement.tuning
-    graph = open_graph(path, own or tuning) if is_artifact(path) else open_model(path, None, own).graph
+    if is_artifact(path):
+        graph = open_graph(path, own or tuning, trust=True)
+    else:
+        graph = open_model(path, None, own, trust=True).graph
     if requests == 1:
         return graph
     return _Many(graph, requests, 1 if arrangement is None else arrangement.side_by_side)
 
 
-def _inspect(model: str | Path, hint: Hint | None) -> _Known:
+def _inspect(model: str | Path, hint: Hint | None, *, trust: bool) -> _Known:
     """Return what a model says about itself; a damaged one must not prevent the others from being timed."""
     path, row = find_model(model), BenchmarkRow(model=str(model))
     try:
@@ -222,8 +231,11 @@ def _inspect(model: str | Path, hint: Hint | None) -> _Known:
             return _Known(path=path, row=row)
         row = replace(row, arrangement=None if hint is None else arrange(path, hint))
         if is_artifact(path):
-            return _Known(path=path, row=row, signature=read_artifact(path).signature)
-        with closing(open_model(path)) as session:
+            artifact = read_artifact(path)
+            if not trust:
+                check_files(path, artifact.files)
+            return _Known(path=path, row=row, signature=artifact.signature)
+        with closing(open_model(path, trust=trust)) as session:
             row = replace(row, note="with the suppression inside the file" if session.suppresses else "")
             return _Known(path=path, row=row, signature=session.graph.signature, size_hw=session.spec.size_hw)
     except BoxwrightError as error:

@@ -10,7 +10,8 @@ from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.packages import missing_packages
 from boxwright.core.spec import Spec
 from boxwright.detector.sizes import SIZES
-from boxwright.tasks.models import ModelOptions, find_model, normalise_name, open_model
+from boxwright.runtimes.artifact import is_artifact, read_artifact
+from boxwright.tasks.models import ModelOptions, describe_artifact, find_model, normalise_name, open_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +78,12 @@ def describe(model: str | Path, options: ModelOptions | None = None) -> ModelInf
         if name not in catalogue.names("model"):
             raise
         return _describe_name(name, options)
-    session = open_model(path, options)
-    spec = session.spec
-    session.close()
+    if is_artifact(path):
+        spec = describe_artifact(read_artifact(path), options)  # reads the description and the hashes, loads nothing
+    else:
+        session = open_model(path, options)
+        spec = session.spec
+        session.close()
     files = [path] if path.is_file() else [p for p in path.iterdir() if p.is_file()]
     kind = "artifact" if path.is_dir() else "onnx" if path.suffix.lower() == ".onnx" else "checkpoint"
     cost = _network_cost(spec) if spec.model else Cost()

@@ -21,6 +21,7 @@ from boxwright.runtimes.artifact import Artifact, is_artifact, open_graph, read_
 from boxwright.runtimes.autopilot import Arrangement, choose
 from boxwright.runtimes.base import Hint, Tuning
 from boxwright.runtimes.detector import DetectorSession
+from boxwright.runtimes.trust import check_files, hash_code
 
 _log = get_logger(__name__)
 _SUFFIXES = (".safetensors", ".pth", ".onnx")
@@ -67,8 +68,10 @@ def find_model(model: str | Path) -> Path:
     path = Path(os.path.expanduser(model))
     name = normalise_name(str(model))
     known = catalogue.names("model")
-    # A folder of weights may have the model's name; then it is a place to search, not the model.
-    if os.path.exists(path) and (name not in known or path.is_file() or is_artifact(path)):
+    # A name means the model, never what happens to lie in the current folder under that name; a `Path` is a path. A
+    # folder of weights may have the model's name too: it is a place to search.
+    named = name in known and (isinstance(model, str) or not (path.is_file() or is_artifact(path)))
+    if os.path.exists(path) and not named:
         try:
             require_file(path)
         except OSError as error:
@@ -80,9 +83,10 @@ def find_model(model: str | Path) -> Path:
             for suffix in _SUFFIXES:
                 if (place / f"{name}{suffix}").is_file():
                     return place / f"{name}{suffix}"
+        here = f", such as './{model}'" if os.path.exists(path) else ""
         raise CheckpointError(
             f"No weights for {name!r} were found. Put {name}.pth, {name}.onnx or {name}.safetensors into one of "
-            f"{', '.join(repr(str(p)) for p in places)}, or give the file's path. Nothing is downloaded."
+            f"{', '.join(repr(str(p)) for p in places)}, or give the file's path{here}. Nothing is downloaded."
         )
     if path.suffix:
         raise CheckpointError(f"There is no model file at {str(path)!r}. Check the path.")
@@ -93,7 +97,11 @@ def find_model(model: str | Path) -> Path:
 
 
 def open_model(
-    model: str | Path | Artifact, options: ModelOptions | None = None, tuning: Tuning | None = None
+    model: str | Path | Artifact,
+    options: ModelOptions | None = None,
+    tuning: Tuning | None = None,
+    *,
+    trust: bool = False,
 ) -> DetectorSession:
     """Return a session for MODEL.
 
@@ -101,24 +109,27 @@ def open_model(
         model: a name, a file, an artifact folder, or the description of one.
         options: what the user adds or changes.
         tuning: how a converted model uses the machine.
+        trust: load code that was made elsewhere too.
 
     Raises:
-        CheckpointError: there is no such model, or its file can't be used.
+        CheckpointError: there is no such model, its file can't be used, or it holds code of another user or machine.
         MissingDependencyError: the package that runs it is not installed.
         UsageError: an option contradicts the file.
     """
     options = options or ModelOptions()
     if isinstance(model, Artifact):
-        return _open_artifact(model, options, tuning)
+        return _open_artifact(model, options, tuning, trust=trust)
     path = find_model(model)
     if path.suffix.lower() in _INSIDE and is_artifact(path.parent):
         path = path.parent
     if path.is_dir():
         if not is_artifact(path):
             raise CheckpointError(f"The folder {str(path)!r} holds no artifact.json: it is not an artifact.")
-        return _open_artifact(read_artifact(path), options, tuning)
+        return _open_artifact(read_artifact(path), options, tuning, trust=trust)
     if path.suffix.lower() == ".onnx":
         refuse(path, act=options.activation)
+        if not trust:
+            check_files(path.parent, hash_code(path))
         require("onnxruntime", extra="onnx", by=f"{path.name!r}")
         from boxwright.tasks.onnx_file import open_onnx
 
@@ -142,7 +153,18 @@ def open_model(
     )
 
 
-def _open_artifact(artifact: Artifact, options: ModelOptions, tuning: Tuning | None) -> DetectorSession:
+def _open_artifact(artifact: Artifact, options: ModelOptions, tuning: Tuning | None, *, trust: bool) -> DetectorSession:
+    spec = describe_artifact(artifact, options)
+    return DetectorSession(open_graph(artifact, tuning, trust=trust), spec)
+
+
+def describe_artifact(artifact: Artifact, options: ModelOptions) -> Spec:
+    """Return what an artifact detects, with the user's values; nothing is loaded.
+
+    Raises:
+        CheckpointError: it is not a detector's.
+        UsageError: an option contradicts the artifact.
+    """
     spec, folder = artifact.spec, artifact.folder
     if spec is None:
         raise CheckpointError(
@@ -151,8 +173,7 @@ def _open_artifact(artifact: Artifact, options: ModelOptions, tuning: Tuning | N
     if options.size_hw not in (None, spec.size_hw):
         raise UsageError(f"The artifact's input size is {spec.size_hw!r} and can't be changed.")
     refuse(folder, output_form=options.output, act=options.activation)
-    spec = options.apply(spec)
-    return DetectorSession(open_graph(artifact, tuning), spec)
+    return options.apply(spec)
 
 
 def is_converted(path: Path) -> bool:

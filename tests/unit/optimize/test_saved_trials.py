@@ -13,6 +13,7 @@ from boxwright.optimize.accuracy import Score
 from boxwright.optimize.saved_trials import SavedTrials, lock_folder
 from boxwright.optimize.trial import Trial
 from boxwright.runtimes.base import Choice
+from boxwright.runtimes.trust import hash_file, record
 
 CHOICE = Choice(runtime="eager")
 TRIAL = Trial(
@@ -54,6 +55,14 @@ def test_another_model_choice_or_settings_is_another_try(saved: SavedTrials, tmp
 def test_a_try_without_its_artifact_is_made_again(saved: SavedTrials) -> None:
     (saved.artifact("fp32") / "artifact.json").unlink()
     assert saved.read("fp32", CHOICE, "settings") is None
+
+
+def test_a_try_with_code_that_was_not_made_here_is_made_again(saved: SavedTrials) -> None:
+    code = saved.artifact("fp32") / "model.pt2"
+    code.write_bytes(b"code of somebody")
+    assert saved.read("fp32", CHOICE, "settings") is None
+    record(hash_file(code))
+    assert saved.read("fp32", CHOICE, "settings") is not None
 
 
 def test_what_failed_is_tried_again(saved: SavedTrials) -> None:

@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 import stat
 from pathlib import Path
@@ -10,12 +11,13 @@ from support.networks import lively_nano
 
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.spec import Spec
-from boxwright.runtimes.artifact import is_artifact, read_artifact, write_artifact
+from boxwright.runtimes.artifact import is_artifact, read_artifact, read_golden, write_artifact
 from boxwright.runtimes.base import Choice
 from boxwright.runtimes.source import Source
 from boxwright.tasks.models import ModelOptions, open_model
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
+NPY = b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '<f4', 'fortran_order': False, 'shape': (0,), }".ljust(117) + b"\n"
 SPEC = Spec(model="yolox_nano", names=("a", "b", "c"), size_hw=(64, 64), category_ids=(1, 5, 7))
 
 
@@ -46,7 +48,7 @@ def test_the_description_says_what_the_folder_holds(folder: Path) -> None:
     assert is_artifact(folder)
     artifact = read_artifact(folder)
     assert (artifact.choice, artifact.spec) == (Choice(runtime="eager"), SPEC)
-    assert list(artifact.files) == ["golden.npz", "program.pt2"]
+    assert list(artifact.files) == ["golden.npz", "program.json", "weights.safetensors"]
     assert {"boxwright", "numpy", "torch"} <= set(artifact.versions)
     assert artifact.recipe["folded"] > 0
     assert all(text[0].isdigit() for package, text in artifact.versions.items() if package != "boxwright")
@@ -81,6 +83,12 @@ def test_an_unknown_runtime_is_refused_before_anything_is_written(source: Source
         {"signature": {}},
         {"format": "new"},
         {"spec": {"names": [], "size_hw": [64, 64]}},
+        {"spec": {"names": ["a"], "size_hw": [64, 64], "strides": [0]}},
+        {"spec": {"names": ["a"], "size_hw": [float("inf"), 64]}},
+        {"choice": 3},
+        {"distance": "far"},
+        {"signature": {"inputs": [{"name": "x", "dtype": "O", "shape": [1]}], "outputs": [], "call": {}, "result": {}}},
+        {"signature": {"inputs": [], "outputs": [], "call": None, "result": None}},
     ],
 )
 def test_a_description_that_makes_no_sense_is_refused(folder: Path, values: dict[str, object]) -> None:
@@ -90,10 +98,49 @@ def test_a_description_that_makes_no_sense_is_refused(folder: Path, values: dict
 
 
 def test_a_description_that_is_no_json_is_refused(folder: Path) -> None:
-    for text in ("{", "[]", ""):
+    for text in ("{", "[]", "", "[" * 100_000, '{"format": 2, "a": ' + "[" * 100_000):
         (folder / "artifact.json").write_text(text)
         with pytest.raises(CheckpointError, match=r"artifact\.json' can't be read"):
             read_artifact(folder)
+
+
+def test_a_description_of_endless_length_is_refused(folder: Path) -> None:
+    os.truncate(folder / "artifact.json", 1 << 30)
+    with pytest.raises(CheckpointError, match="it has 1073741824 bytes"):
+        read_artifact(folder)
+
+
+@pytest.mark.parametrize("name", ["more.bin", "model.pt2", ".hidden", "deep/er/file"])
+def test_a_file_that_is_not_listed_is_refused(folder: Path, name: str) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("more")
+    with pytest.raises(CheckpointError, match=f"holds the file '{name}', which it was not written with"):
+        read_artifact(folder)
+
+
+def test_a_draft_of_the_description_that_a_killed_program_left_does_not_matter(folder: Path) -> None:
+    (folder / ".artifact.4711.tmp.json").touch()
+    read_artifact(folder)
+
+
+def test_a_list_without_files_is_not_believed(folder: Path) -> None:
+    _change(folder, files={})
+    with pytest.raises(CheckpointError, match="which it was not written with"):
+        read_artifact(folder)
+
+
+def test_a_pipe_in_the_folder_is_refused_not_read(folder: Path) -> None:
+    (folder / "golden.npz").unlink()
+    os.mkfifo(folder / "golden.npz")
+    with pytest.raises(CheckpointError, match="is not a regular file"):
+        read_artifact(folder)
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04 cut off", b"\x93NUMPY\x01\x00", NPY])
+def test_golden_arrays_that_are_none_are_refused(folder: Path, data: bytes) -> None:
+    (folder / "golden.npz").write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"golden\.npz' can't be read"):
+        read_golden(folder)
 
 
 def test_an_artifact_opens_as_a_model_and_takes_new_names(folder: Path) -> None:

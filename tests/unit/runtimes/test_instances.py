@@ -131,8 +131,12 @@ def test_an_error_of_the_iterable_itself_reaches_the_caller(pair: MultiInstance)
 def test_a_killed_instance_is_an_error_not_a_hang(folder: Path, pids: Callable[[], list[int]]) -> None:
     def requests() -> Iterator[Any]:
         for i in range(50):
-            if i == 10:
+            if i == 0:  # no answer yet, so that both get requests
+                for pid in started:
+                    os.kill(pid, signal.SIGSTOP)
+            if i == 3:
                 os.kill(started[1], signal.SIGKILL)
+                os.kill(started[0], signal.SIGCONT)
             yield _request(i)
 
     with to_multi_instance(folder, 2, cores=[[FIRST], [FIRST]]) as graph:
@@ -140,6 +144,25 @@ def test_a_killed_instance_is_an_error_not_a_hang(folder: Path, pids: Callable[[
         with pytest.raises(WorkerError, match=r"Instance 1 .* signal 9 .* request \d+"):
             list(graph.run_all(requests()))
     assert all(map(_gone, started))
+
+
+def test_the_others_take_the_requests_of_a_dead_instance(folder: Path, pids: Callable[[], list[int]]) -> None:
+    with to_multi_instance(folder, 2, cores=[[FIRST], [FIRST]]) as graph:
+        first, second = pids()
+        os.kill(first, signal.SIGKILL)
+        failures = []
+        for i in range(20):
+            try:
+                assert graph.run(_request(i))[0][0, 0] == 2 * i
+            except WorkerError:  # it was sent before the death was seen
+                failures.append(i)
+        assert failures in ([], [0])
+        os.kill(second, signal.SIGKILL)
+        for _ in range(3):
+            with pytest.raises(WorkerError, match=r"Instance \d .* signal 9"):
+                graph.run(_request(1))
+        with pytest.raises(WorkerError, match="signal 9"):
+            list(graph.run_all(_request(i) for i in range(9)))
 
 
 def test_instances_are_gone_after_close(folder: Path, pids: Callable[[], list[int]]) -> None:
@@ -181,7 +204,7 @@ class Meeting:
 
 def test_the_streams_of_an_instance_compute_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("boxwright.runtimes.artifact.read_artifact", lambda *_, **__: None)
-    monkeypatch.setattr("boxwright.runtimes.artifact.open_graph", lambda *_: Meeting())
+    monkeypatch.setattr("boxwright.runtimes.artifact.open_graph", lambda *_, **__: Meeting())
     ours, theirs = socket.socketpair()
     slabs = [(Slab.create(), Slab.create()) for _ in range(2)]
     far_ends = [[os.dup(slab.fd) for slab in pair] for pair in slabs]

@@ -10,9 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.scenes import save_scene
+from support.toy import ToySession
 
 from boxwright.accel.places import locate
 from boxwright.core.errors import CheckpointError, DataError, UsageError, WorkerError
+from boxwright.tasks.batch import worker
 from boxwright.tasks.batch.config import BatchConfig
 from boxwright.tasks.batch.inputs import list_inputs, read_part
 from boxwright.tasks.batch.job import predict_in_batches
@@ -42,6 +44,25 @@ def configure(toy_onnx: Path, data: Path | str, tmp_path: Path, **changes: Any) 
 def read(out: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = pq.read_table(out, schema=SCHEMA).to_pylist()
     return rows
+
+
+def test_code_of_another_user_is_refused_here_and_trusted_by_the_workers(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "art"
+    folder.mkdir()
+    (folder / "artifact.json").write_text("{}")
+    (folder / "model.pt2").write_bytes(b"code")
+    with pytest.raises(CheckpointError, match=r"machine code.*--trust"):
+        predict_in_batches(configure(folder, images, tmp_path))
+    assert not (tmp_path / "out").exists()
+
+    seen = []
+    monkeypatch.setattr(worker, "choose_artifact", lambda path, **words: seen.append(words["trust"]) or path)
+    monkeypatch.setattr(worker, "open_model", lambda *_, **words: seen.append(words["trust"]) or ToySession())
+    result = predict_in_batches(configure(folder, images, tmp_path, trust=True))
+    assert result.images == 8
+    assert seen == [True, True]
 
 
 def test_every_image_has_its_row_and_a_bad_one_says_why(toy_onnx: Path, images: Path, tmp_path: Path):

@@ -6,14 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from support.toy import save_toy_onnx, toy_spec
+from torch import nn
 
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.timing import Timing
 from boxwright.optimize.timing import Latency
-from boxwright.runtimes.base import Tuning
+from boxwright.runtimes.artifact import write_artifact
+from boxwright.runtimes.base import Choice, Tuning
 from boxwright.runtimes.onnx_nms import suppress_file
+from boxwright.runtimes.source import Source
 from boxwright.tasks.benchmark import Benchmark, benchmark
 from boxwright.tasks.models import open_model
 
@@ -46,6 +50,20 @@ def test_a_damaged_model_is_a_row_with_the_reason_and_the_others_are_timed(tmp_p
     assert "can't be loaded by ONNX Runtime" in result.rows[0].note
     assert result.rows[0].note in result.lines()[1]
     assert result.to_dict()["rows"][0]["latency_ms"] is None
+
+
+def test_code_of_another_user_is_a_row_that_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raced: dict[str, Any]
+) -> None:
+    source = Source.of(nn.Conv2d(3, 2, 1), (torch.zeros(1, 3, 64, 64),))
+    write_artifact(source, Choice(runtime="jit"), tmp_path / "art")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    result = benchmark([tmp_path / "art"])
+    assert result.exit_code == 4
+    assert "--trust" in result.rows[0].note
+    assert not raced
+    assert benchmark([tmp_path / "art"], trust=True).exit_code == 0
+    raced["0"](Tuning(threads=1)).close()  # as its child does
 
 
 def test_a_model_that_does_not_run_is_a_row_with_the_reason(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from boxwright.detector.weights import save_weights
 from boxwright.runtimes.artifact import write_artifact
 from boxwright.runtimes.base import Choice
 from boxwright.runtimes.source import Source
+from boxwright.runtimes.trust import hash_file
 from boxwright.tasks.info import describe
 from boxwright.tasks.models import ModelOptions
 
@@ -66,6 +67,20 @@ def test_an_artifact_folder_is_described_as_a_whole(tmp_path: Path) -> None:
     info = describe(tmp_path / "art")
     assert (info.kind, info.spec) == ("artifact", spec)
     assert info.file_mb == pytest.approx(sum(p.stat().st_size for p in (tmp_path / "art").iterdir()) / 1e6)
+
+
+def test_an_artifact_is_described_without_being_loaded(tmp_path: Path) -> None:
+    folder = tmp_path / "art"
+    source = Source.of(lively_nano(), (torch.zeros(1, 3, 64, 64),))
+    write_artifact(source, Choice(runtime="eager"), folder, spec=Spec(names=("a", "b", "c"), size_hw=(64, 64)))
+    (folder / "program.json").write_text("nothing that can be loaded")
+    with pytest.raises(CheckpointError, match="has changed since it was written"):
+        describe(folder)
+    values = json.loads((folder / "artifact.json").read_text())
+    values["files"]["program.json"] = hash_file(folder / "program.json")
+    (folder / "artifact.json").write_text(json.dumps(values))
+    assert describe(folder).spec.names == ("a", "b", "c")
+    assert describe(folder, ModelOptions(names=("x", "y", "z"))).spec.names == ("x", "y", "z")
 
 
 def test_an_onnx_file_tells_its_weights_and_says_that_it_cannot_tell_more(tmp_path: Path) -> None:

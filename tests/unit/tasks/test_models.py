@@ -63,6 +63,19 @@ def test_a_fifo_is_no_model(tmp_path: Path, suffix: str) -> None:
         find_model(tmp_path / f"a{suffix}")
 
 
+def test_a_folder_of_the_models_name_is_not_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = Path("yolox_nano")
+    folder.mkdir()
+    (folder / "artifact.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"No weights for 'yolox_nano'.*'\./yolox_nano'"):
+        find_model("yolox_nano")
+    assert find_model("./yolox_nano") == find_model(folder) == folder
+    Path("yolox_nano.onnx").touch()
+    assert find_model("yolox_nano") == Path("yolox_nano.onnx")
+
+
 def test_a_name_without_weights_says_where_they_may_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -333,6 +333,41 @@ def test_leaving_the_with_block_closes_the_session() -> None:
     assert session.closed
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_closing_ends_a_running_stream(workers: int) -> None:
+    predictor = Predictor(ToySession(), workers=workers)
+    results = predictor.stream(itertools.repeat(scene(("red", 1, 2))))
+    assert isinstance(next(results), Prediction)
+    predictor.close()
+    assert list(results) == []
+    with pytest.raises(CheckpointError, match="closed"):
+        next(predictor.stream(scene()))
+
+
+def test_closing_in_another_thread_ends_a_stream_that_waits_for_results() -> None:
+    class Blocking(ToySession):
+        entered, leave = threading.Event(), threading.Event()
+
+        def __call__(self, images: Any) -> Any:
+            self.entered.set()
+            self.leave.wait(20)
+            return super().__call__(images)
+
+    session = Blocking()
+    predictor = Predictor(session, workers=2)
+    found: list[Any] = []
+    reader = threading.Thread(target=lambda: found.extend(predictor.stream([scene()] * 20)))
+    reader.start()
+    assert session.entered.wait(20)
+    closer = threading.Thread(target=predictor.close)
+    closer.start()
+    session.leave.set()
+    for thread in (reader, closer):
+        thread.join(20)
+        assert not thread.is_alive()
+    assert len(found) < 20
+
+
 def test_predict_opens_a_file_and_gives_the_detections(toy_onnx: Path) -> None:
     assert predict(toy_onnx, scene(("red", 1, 2)), conf=0.5).labels == ["red"]
 

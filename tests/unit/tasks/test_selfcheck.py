@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -136,6 +137,60 @@ def test_the_others_of_a_report_stand_in_by_their_speed(tmp_path: Path) -> None:
     assert find_siblings(best) == [tmp_path / "artifacts" / "bf16"]
     assert find_siblings(tmp_path / "artifacts" / "bf16") == [tmp_path / "artifacts" / "openvino_fp32"]
     assert find_siblings(_write(tmp_path / "elsewhere" / "deep" / "a")) == []
+
+
+@pytest.mark.parametrize("method", ["../../evil", "/evil", "evil", "original/..", ["fp32"], None])
+def test_a_report_names_nothing_but_methods_of_its_own_folder(tmp_path: Path, method: object) -> None:
+    home = tmp_path / "run"
+    for place in (tmp_path / "evil", home / "artifacts" / "evil"):
+        _write(place)
+    best = _write(home / "best")
+    rows = [{"method": method, "status": "successful", "latency_ms": 1.0}]
+    (home / "report.json").write_text(json.dumps({"best": "openvino_fp32", "rows": rows}))
+    assert find_siblings(best) == []
+
+
+def test_a_link_out_of_the_reports_folder_is_not_followed(tmp_path: Path) -> None:
+    _write(tmp_path / "evil")
+    best = _write(tmp_path / "run" / "best")
+    (tmp_path / "run" / "artifacts").mkdir()
+    (tmp_path / "run" / "artifacts" / "bf16").symlink_to(tmp_path / "evil")
+    rows = [{"method": "bf16", "status": "successful", "latency_ms": 1.0}]
+    (tmp_path / "run" / "report.json").write_text(json.dumps({"best": "openvino_fp32", "rows": rows}))
+    assert find_siblings(best) == []
+
+
+def test_a_changed_file_is_noticed_also_if_the_list_is_empty_or_says_the_old_hash(tmp_path: Path) -> None:
+    good, bad = _write(tmp_path / "good"), _write(tmp_path / "bad")
+    check_artifact(good)
+    (bad / "weights").write_text("3")
+    for files in ({}, json.loads((good / "artifact.json").read_text())["files"]):
+        _change(bad, files=files)
+        with pytest.raises(CheckpointError, match=r"was not written with|has changed since"):
+            check_artifact(bad)
+
+
+def test_another_signature_is_checked_again(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "a")
+    check_artifact(folder)
+    values = json.loads((folder / "artifact.json").read_text())["signature"]
+    _change(folder, signature=values | {"outputs": [values["outputs"][0] | {"name": "other"}]})
+    with pytest.raises(CheckpointError, match=r"more than 0\.01 s"):
+        check_artifact(folder, timeout_s=0.01)
+
+
+def test_code_of_another_user_is_refused_before_a_child_runs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = _write(tmp_path / "a")
+    (folder / "model.pt2").write_bytes(b"code")
+    files = json.loads((folder / "artifact.json").read_text())["files"]
+    _change(folder, files=files | {"model.pt2": hashlib.sha256(b"code").hexdigest()})
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    for refused in (partial(check_artifact, folder), partial(choose_artifact, folder, on_mismatch="refuse")):
+        with pytest.raises(CheckpointError, match="--trust"):
+            refused()
+    assert check_artifact(folder, trust=True).folder == folder
 
 
 def test_fallback_is_for_artifacts_alone(tmp_path: Path, toy_onnx: Path) -> None:

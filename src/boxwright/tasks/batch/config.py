@@ -31,6 +31,7 @@ class BatchConfig:
         thresholds: which boxes are kept.
         options: what the model's file does not say.
         start_timeout_s: how long Ray may take to start the first worker.
+        trust: run a model with code that another user or machine made (see `Predictor.load`).
     """
 
     model: str | Path
@@ -47,6 +48,7 @@ class BatchConfig:
     thresholds: Thresholds = field(default_factory=Thresholds)
     options: ModelOptions = field(default_factory=ModelOptions)
     start_timeout_s: float = 300.0
+    trust: bool = False
 
     def __post_init__(self) -> None:
         check_choice("engine", self.engine, get_args(EngineName))

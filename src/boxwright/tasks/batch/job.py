@@ -34,6 +34,7 @@ def predict_in_batches(config: BatchConfig, progress: Callable[[int, int], None]
 
     Raises:
         DataError: there are no images, or not those of the earlier run.
+        CheckpointError: there is no such model, or it holds code of another user or machine.
         UsageError: the settings contradict each other, the earlier run, or the engine.
         WorkerError: a worker failed; what is finished stays, and the same call resumes with the rest.
     """
@@ -42,6 +43,8 @@ def predict_in_batches(config: BatchConfig, progress: Callable[[int, int], None]
     if f"{out}/".startswith(f"{data}/"):
         raise UsageError(f"The results can't be inside the images: {out!r} is below {data!r}. Choose another folder.")
     model = ModelFiles.read(config.model)
+    if not config.trust:
+        model.check_trust()
     if config.threads is not None and not model.takes_threads:
         raise UsageError(
             f"threads={config.threads!r} does not apply to {model.name}, which runs in PyTorch. Convert it first, or "

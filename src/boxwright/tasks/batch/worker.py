@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from boxwright.core.errors import BoxwrightError
 from boxwright.data.threads import hold_opencv_threads, release_opencv_threads
 from boxwright.runtimes.base import Tuning
+from boxwright.runtimes.trust import check_files, describe_code
 from boxwright.tasks.batch.config import BatchConfig
 from boxwright.tasks.batch.inputs import ImagePlace, Part, read_part
 from boxwright.tasks.batch.places import write_whole
@@ -115,6 +116,15 @@ class ModelFiles:
         """Whether it is an artifact folder, not a file."""
         return any(name == "artifact.json" for name, _ in self.files)
 
+    def check_trust(self) -> None:
+        """Refuse files with code of another user or machine. Workers don't ask again: they got the files from here.
+
+        Raises:
+            CheckpointError: there is such a file.
+        """
+        code = {name: hashlib.sha256(data).hexdigest() for name, data in self.files if describe_code(name)}
+        check_files(Path(self.name if self.is_artifact else ""), code)
+
     def open(self, options: ModelOptions, thresholds: Thresholds, threads: int | None) -> Predictor:
         """Return a predictor of the model.
 
@@ -132,9 +142,9 @@ class ModelFiles:
             for name, data in self.files:
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 (root / name).write_bytes(data)
-            model = choose_artifact(path, on_mismatch="refuse") if self.is_artifact else path
+            model = choose_artifact(path, on_mismatch="refuse", trust=True) if self.is_artifact else path
             tuning = Tuning(threads=threads) if self.takes_threads else None
-            return Predictor(open_model(model, options, tuning), thresholds)
+            return Predictor(open_model(model, options, tuning, trust=True), thresholds)
 
 
 class PartWorker:

@@ -1,8 +1,9 @@
 """Predicting: image in, `Detections` out, one image or an endless stream. It needs no torch."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.core.cpu import read_cpu
-from boxwright.core.errors import DataError, UsageError, check_choice
+from boxwright.core.errors import CheckpointError, DataError, UsageError, check_choice
 from boxwright.core.timing import Stopwatch
 from boxwright.core.types import Detections
 from boxwright.detector.postprocess import postprocess
@@ -94,6 +95,7 @@ class Predictor:
         self._workers = workers
         self.arrangement = arrangement
         self._pools: set[ThreadPoolExecutor] = set()
+        self._closed = False
         self._fit_hw = session.spec.size_hw if scaled_decode else None
         self.thresholds = thresholds or Thresholds()
         self.watch = Stopwatch()
@@ -112,6 +114,7 @@ class Predictor:
         scaled_decode: bool = False,
         workers: int = 1,
         hint: Hint | None = None,
+        trust: bool = False,
     ) -> "Predictor":
         """Return a predictor for a name, a `.pth`, a safetensors file, an `.onnx` or an artifact folder.
 
@@ -133,16 +136,19 @@ class Predictor:
                 `stream`: threads, streams and processes are then chosen from the machine's cores and quota, and
                 `predictor.arrangement.explain()` says why. For artifacts and ONNX files. None leaves threads to the
                 runtime.
+            trust: load a model that runs code (machine code, TorchScript) although another user or machine made it.
+                What this user converted on this machine needs no such word.
 
         Raises:
-            CheckpointError: there is no such model, its file can't be used, or no artifact passes its check.
+            CheckpointError: there is no such model, its file can't be used, it holds code of another user or machine,
+                or no artifact passes its check.
             UsageError: an option does not apply to this kind of model, or there are more workers than cores.
         """
         path = find_model(model)
         tuning = _check_tuning(path, hint, workers)
         found: Path | Artifact = path
         if is_artifact(path):
-            found = choose_artifact(path, on_mismatch=on_mismatch, fallback=fallback)
+            found = choose_artifact(path, on_mismatch=on_mismatch, fallback=fallback, trust=trust)
         elif fallback:
             raise UsageError(
                 f"fallback={list(map(str, fallback))!r} is for artifact folders; {str(path)!r} is not one."
@@ -151,7 +157,7 @@ class Predictor:
         if hint is not None:
             arrangement = arrange(found, hint)
             tuning, workers = arrangement.tuning, arrangement.side_by_side
-        session = open_model(found, options, tuning)
+        session = open_model(found, options, tuning, trust=trust)
         return cls(session, thresholds, scaled_decode=scaled_decode, workers=workers, arrangement=arrangement)
 
     @property
@@ -194,10 +200,21 @@ class Predictor:
         """
         if batch < 1:
             raise UsageError(f"batch={batch!r} must be at least 1.")
+        if self._closed:
+            raise CheckpointError("This predictor is closed. Load the model again.")
         items = list_sources(sources)
-        yield from self._predict_all(items, batch) if self._workers == 1 else self._predict_in_threads(items, batch)
+        results = self._predict_all(items, batch) if self._workers == 1 else self._predict_in_threads(items, batch)
+        with closing(results):
+            try:
+                for result in results:
+                    yield result
+                    if self._closed:  # meanwhile
+                        return  # type: ignore[unreachable]
+            except Exception:
+                if not self._closed:  # else the model was closed while it computed
+                    raise
 
-    def _predict_all(self, items: Iterable[Item], batch: int) -> Iterator[Prediction | Failure]:
+    def _predict_all(self, items: Iterable[Item], batch: int) -> Generator[Prediction | Failure, None, None]:
         """Yield the result of each item, in order."""
         waiting: list[Frame] = []
         for item in items:
@@ -217,7 +234,7 @@ class Predictor:
                 waiting = []
         yield from self._predict_frames(waiting)
 
-    def _predict_in_threads(self, items: Iterator[Item], batch: int) -> Iterator[Prediction | Failure]:
+    def _predict_in_threads(self, items: Iterator[Item], batch: int) -> Generator[Prediction | Failure, None, None]:
         """Yield the result of each item, in order; each worker has a batch, and one waits."""
         at_work: deque[Future[list[Prediction | Failure]]] = deque()
         groups = _read_groups(items, batch)
@@ -290,6 +307,7 @@ class Predictor:
 
     def close(self) -> None:
         """Release the model; a stream that has not ended ends here."""
+        self._closed = True
         for pool in list(self._pools):
             pool.shutdown(cancel_futures=True)
         self._session.close()
@@ -349,10 +367,10 @@ def _enlarge(detections: Detections, size_hw: tuple[int, int] | None) -> Detecti
     return replace(detections, boxes_xyxy=boxes, size_hw=size_hw)
 
 
-def predict(model: str | Path, source: ImageSource, **thresholds: Any) -> Detections:
+def predict(model: str | Path, source: ImageSource, *, trust: bool = False, **thresholds: Any) -> Detections:
     """Return a model's detections in one image; for more images, keep a `Predictor`.
 
-    For example `predict("yolox_nano.onnx", "street.jpg", conf=0.3)`.
+    For example `predict("yolox_nano.onnx", "street.jpg", conf=0.3)`. For `trust` see `Predictor.load`.
     """
-    with Predictor.load(model, thresholds=Thresholds(**thresholds)) as predictor:
+    with Predictor.load(model, thresholds=Thresholds(**thresholds), trust=trust) as predictor:
         return predictor(source)

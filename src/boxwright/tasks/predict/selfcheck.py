@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from boxwright.core import catalogue
 from boxwright.core.cpu import read_cpu
@@ -22,29 +22,34 @@ from boxwright.core.files import write_whole
 from boxwright.core.log import get_logger
 from boxwright.core.packages import installed_version
 from boxwright.core.types import Precision
+from boxwright.optimize.candidates import METHODS
 from boxwright.runtimes.artifact import Artifact, is_artifact, open_graph, read_artifact, read_golden
 from boxwright.runtimes.parity import BOUNDS, distance
+from boxwright.runtimes.trust import check_files
 
 _log = get_logger(__name__)
 OnMismatch = Literal["fallback", "refuse", "ignore"]
 """What to do with an artifact that fails its check: use the next best, refuse, or run it anyway, unchecked."""
 
 _TIMEOUT_S = 300.0
+_TRUST = "--trust"
 # Quantised values differ a little between cpus: by this much, or by three times the distance when it was written.
 _INT8_LEAST, _INT8_TIMES = 0.05, 3.0
 
 
-def check_artifact(folder: Path, *, timeout_s: float = _TIMEOUT_S) -> Artifact:
+def check_artifact(folder: Path, *, trust: bool = False, timeout_s: float = _TIMEOUT_S) -> Artifact:
     """Return an artifact that gives its golden output on this machine.
 
     It is checked once, and then remembered in the user's cache, by cpu, versions and the artifact's content.
 
     Raises:
-        CheckpointError: it does not, or it is damaged.
+        CheckpointError: it does not, it is damaged, or without `trust` it holds code of another user or machine.
         MissingDependencyError: its runtime is not installed.
         UsageError: its runtime is unknown.
     """
     artifact = read_artifact(folder)
+    if not trust:
+        check_files(folder, artifact.files)
     if catalogue.find("runtime", artifact.choice.runtime).missing():
         catalogue.load("runtime", artifact.choice.runtime)  # raises with the pip command
     memory = cache_folder("checks") / f"{_key(artifact)}.json"
@@ -56,13 +61,16 @@ def check_artifact(folder: Path, *, timeout_s: float = _TIMEOUT_S) -> Artifact:
     return artifact
 
 
-def choose_artifact(folder: Path, *, on_mismatch: OnMismatch, fallback: Sequence[str | Path] = ()) -> Artifact:
+def choose_artifact(
+    folder: Path, *, on_mismatch: OnMismatch, fallback: Sequence[str | Path] = (), trust: bool = False
+) -> Artifact:
     """Return the first artifact that passes its check: the folder itself, then those to fall back on.
 
     Args:
         folder: the wanted artifact.
         on_mismatch: see `OnMismatch`.
         fallback: other artifacts, best first; by default those of the same report, fastest first.
+        trust: use artifacts with code of another user or machine too.
 
     Raises:
         CheckpointError: it fails its check, and no other one may be used or passes.
@@ -75,7 +83,7 @@ def choose_artifact(folder: Path, *, on_mismatch: OnMismatch, fallback: Sequence
     paths = [folder]
     for path in paths:
         try:
-            artifact = check_artifact(path)
+            artifact = check_artifact(path, trust=trust)
         except (CheckpointError, MissingDependencyError, UsageError) as error:
             if not faults and on_mismatch == "fallback":
                 paths += [Path(f) for f in fallback] or find_siblings(folder)
@@ -89,18 +97,24 @@ def choose_artifact(folder: Path, *, on_mismatch: OnMismatch, fallback: Sequence
 
 
 def find_siblings(folder: Path) -> list[Path]:
-    """Return the other usable artifacts of the report that an artifact belongs to, fastest first."""
+    """Return the other usable artifacts of the report that an artifact belongs to, fastest first.
+
+    A report is a file like any other: only methods that exist are looked for, and only in its own folder.
+    """
     folder = folder.resolve()
     for home in (folder.parent, folder.parent.parent):
+        report = home / "report.json"
+        if not report.is_file():
+            continue
         try:
-            values = json.loads((home / "report.json").read_text(encoding="utf-8"))
+            values = json.loads(report.read_text(encoding="utf-8"))
             rows = [r for r in values["rows"] if r["status"] == "successful" and r["latency_ms"] is not None]
             rows.sort(key=lambda row: row["latency_ms"])
             own = values["best"] if folder.name == "best" else folder.name
-            found = [home / "artifacts" / row["method"] for row in rows if row["method"] != own]
-        except (OSError, ValueError, KeyError, TypeError):
+            found = [home / "artifacts" / row["method"] for row in rows if row["method"] in METHODS]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
-        return [path for path in found if is_artifact(path)]
+        return [path for path in found if path.name != own and path.resolve() == path and is_artifact(path)]
     return []
 
 
@@ -108,7 +122,8 @@ def _run_child(folder: Path, timeout_s: float) -> str:
     """Return what is wrong with an artifact, "" if nothing is."""
     if not sys.executable:
         return "this program does not know its own Python (sys.executable is empty)"
-    command = [sys.executable, "-P", "-m", "boxwright.tasks.predict.selfcheck", str(folder)]
+    # The parent has compared the files with their hashes, and made sure that they may run.
+    command = [sys.executable, "-P", "-m", "boxwright.tasks.predict.selfcheck", str(folder.absolute()), _TRUST]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:
@@ -125,21 +140,31 @@ def _run_child(folder: Path, timeout_s: float) -> str:
 
 
 def _key(artifact: Artifact) -> str:
-    """Return a hash of all that the artifact's output depends on: cpu, versions, and its content."""
+    """Return a hash of all that the check depends on: cpu, versions, and the artifact's content.
+
+    `read_artifact` has made sure that `files` are the real hashes of all files.
+    """
     cpu = read_cpu()
     packages = ("boxwright", "numpy", *catalogue.find("runtime", artifact.choice.runtime).packages)
-    facts = [cpu.model, sorted(cpu.isa), platform.python_version(), platform.platform(), dict(artifact.files)]
+    facts: list[Any] = [
+        cpu.model,
+        sorted(cpu.isa),
+        platform.python_version(),
+        platform.platform(),
+        dict(artifact.files),
+    ]
     facts += [f"{p} {installed_version(p)}" for p in packages]
-    facts.append(artifact.choice.to_dict())
+    facts += [artifact.choice.to_dict(), artifact.signature.to_dict(), artifact.distance]
+    facts.append(None if artifact.spec is None else artifact.spec.to_dict())
     return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:32]
 
 
 def main() -> None:
     """Run the golden input of the artifact that the command line names, and print what is wrong as JSON."""
-    folder = Path(sys.argv[1])
-    artifact = read_artifact(folder, verify=False)  # the parent has just done so
+    folder, trust = Path(sys.argv[1]), _TRUST in sys.argv[2:]
+    artifact = read_artifact(folder, verify=not trust)
     inputs, expected = read_golden(folder)
-    with closing(open_graph(artifact)) as graph:
+    with closing(open_graph(artifact, trust=trust)) as graph:
         found = distance(graph.run(graph.signature.check(inputs)), expected)
     bound = BOUNDS[artifact.choice.precision]
     if artifact.choice.precision is Precision.INT8 and artifact.distance is not None:
