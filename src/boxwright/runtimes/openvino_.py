@@ -1,5 +1,6 @@
 """OpenVINO on the CPU: converted directly from torch, run without it."""
 
+import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +17,7 @@ from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.signal_stack import kept_signal_stack
 from boxwright.core.signature import Array, Signature
 from boxwright.core.types import Precision
-from boxwright.runtimes.base import Choice, Tuning, check_offer
+from boxwright.runtimes.base import Choice, Tuning, check_offer, refuse_fork
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.telemetry import no_telemetry
 
@@ -102,7 +103,8 @@ class OpenvinoGraph:
     The first request compiles it for that request's shapes, because a free batch costs 10 to 20 % of the speed. The
     first few batch sizes are compiled separately, all later ones share one model with a free batch.
 
-    `run` and `run_all` are thread-safe. `close` is not; let the other threads finish first.
+    `run` and `run_all` are thread-safe. `close` is not; let the other threads finish first. A forked child can't use
+    it: OpenVINO's threads are not there.
     """
 
     def __init__(self, model: Any, signature: Signature, settings: dict[str, Any]) -> None:
@@ -111,6 +113,7 @@ class OpenvinoGraph:
         self._settings = settings
         self._compiled: dict[_Shapes, _CompiledModel] = {}
         self._lock = threading.Lock()
+        self._process = os.getpid()
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """Return the outputs for flat inputs; the caller owns the arrays."""
@@ -151,6 +154,7 @@ class OpenvinoGraph:
             self._compiled.clear()
 
     def _compile(self, inputs: Sequence[Array]) -> "_CompiledModel":
+        refuse_fork(self._process)
         shapes = tuple(a.shape for a in inputs)
         with self._lock:
             if self._model is None:

@@ -1,8 +1,10 @@
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +17,7 @@ from support.networks import lively_nano
 from support.signal_stack import read_signal_stack
 from torch import Tensor, nn
 
-from boxwright.core.errors import CheckpointError, ConversionError, UsageError
+from boxwright.core.errors import CheckpointError, ConversionError, UsageError, WorkerError
 from boxwright.core.types import Precision
 from boxwright.runtimes.artifact import open_graph, write_artifact
 from boxwright.runtimes.base import Choice, Graph, Tuning
@@ -312,6 +314,23 @@ def test_threads_bound_for_torch_do_not_leave_openvino_on_one_core(small: Source
     threads, kept = done.stdout.split()
     assert int(threads) > 1
     assert kept == "True"
+
+
+def test_a_forked_child_gets_a_sentence_instead_of_waiting_for_ever(folder: Path) -> None:
+    graph = open_graph(folder, Tuning(threads=1))
+    graph.run([_images(1)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads
+        child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            graph.run([_images(1)])
+        except WorkerError as error:
+            os._exit(0 if "after it is forked" in str(error) else 2)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    graph.run([_images(1)])
 
 
 def test_signals_are_safe_after_models_have_come_and_gone(small: Source, tmp_path: Path) -> None:
