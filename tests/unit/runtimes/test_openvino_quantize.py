@@ -103,6 +103,14 @@ def test_every_batch_size_gives_about_the_models_outputs(source: Source, tmp_pat
     assert distance(open_graph(tmp_path / "a").run([batch]), source.run([batch])) < 0.05
 
 
+def test_a_sample_with_far_larger_values_is_not_cut_off(source: Source, tmp_path: Path) -> None:
+    large = 40 * _images(9)
+    samples = [*((_images(seed),) for seed in range(7)), (large,)]
+    artifact = write_artifact(source, INT8, tmp_path / "a", calibration=Calibration(samples=samples))
+    assert artifact.recipe["ranges"] == "histogram"
+    assert distance(open_graph(tmp_path / "a").run([large]), source.run([large])) < 0.2
+
+
 def test_layers_that_follow_each_other_without_a_bias_are_quantised(tmp_path: Path) -> None:
     torch.manual_seed(0)
     bare = nn.Sequential(
