@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.processes import listening_addresses
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -162,13 +163,14 @@ def collectives(runner: TorchNano) -> dict[str, Any]:
         "objects": runner.all_gather({"rank": runner.global_rank}),
         "from_1": runner.broadcast(f"rank {runner.global_rank}", src=1),
         "mine": mine.item(),
+        "listening": set().union(*runner.all_gather(listening_addresses())),
     }
 
 
-def test_collectives_over_two_processes() -> None:
+def test_collectives_over_two_processes_which_listen_on_the_loopback_only() -> None:
     assert TorchNano(num_processes=2).launch(collectives) == {
         "mean": 1.5, "sum": 3.0, "whole": 2**41 + 3, "gathered": [1.0, 2.0], "objects": [{"rank": 0}, {"rank": 1}],
-        "from_1": "rank 1", "mine": 1.0,
+        "from_1": "rank 1", "mine": 1.0, "listening": {"127.0.0.1"},
     }  # fmt: skip
 
 

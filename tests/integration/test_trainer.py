@@ -7,6 +7,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import ModelCheckpoint
+from support.processes import listening_addresses
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -40,6 +41,14 @@ class Lit(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+class Watched(Lit):
+    """Logs whether strangers can connect to a process."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        self.log("open", float(listening_addresses() != {"127.0.0.1"}), sync_dist=True)
+        return super().training_step(batch, batch_idx)
+
+
 def make_loader(batch: int) -> DataLoader[Any]:
     x = torch.sin(torch.arange(64, dtype=torch.float32)).reshape(16, 4)
     return DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=batch)
@@ -47,7 +56,7 @@ def make_loader(batch: int) -> DataLoader[Any]:
 
 @pytest.mark.parametrize("strategy", ["subprocess", "spawn"])
 def test_two_processes_learn_what_one_learns_and_the_weights_come_back(strategy: str, tmp_path: Path) -> None:
-    alone, together = Lit(), Lit()
+    alone, together = Lit(), Watched()
     Trainer(enable_checkpointing=False, **QUIET).fit(alone, make_loader(16))
     keeper = ModelCheckpoint(dirpath=tmp_path, filename="kept")
     trainer = Trainer(num_processes=2, strategy=strategy, callbacks=[keeper], **QUIET)
@@ -55,6 +64,7 @@ def test_two_processes_learn_what_one_learns_and_the_weights_come_back(strategy:
     for name, value in alone.state_dict().items():
         torch.testing.assert_close(together.state_dict()[name], value, rtol=0, atol=1e-6)
     assert "train_loss" in trainer.callback_metrics
+    assert trainer.callback_metrics["open"] == 0
     assert (tmp_path / "kept.ckpt").is_file()
     assert keeper.best_model_path == str(tmp_path / "kept.ckpt")
     assert trainer.global_step == 2

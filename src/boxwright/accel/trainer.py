@@ -10,7 +10,6 @@ import torch
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch import Trainer as LightningTrainer
-from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -304,16 +303,9 @@ def _fit_in_worker(
     kept = {k: v for k, v in settings.items() if k not in ("accelerator", "devices", "num_nodes")}
     # Our launchers set torchrun's variables, which that environment reads.
     kept["plugins"] = [*as_list(settings.get("plugins")), TorchElasticEnvironment()]
-    if device is not None:
-        ours = settings_for(device, plan.precision, processes=world.world_size, local_rank=world.local_rank)
-    else:
-        ours = {
-            "accelerator": "cpu",
-            # Lightning wants machines of one size. On the CPU it may take all processes for those of one machine.
-            "devices": world.world_size,
-            "strategy": DDPStrategy(process_group_backend="gloo"),
-            **precision_settings(plan.precision, _cpu_for("cpu")),
-        }
+    device = device or catalogue.load("device", "cpu")()
+    # Lightning wants machines of one size. It may take all processes for those of one machine.
+    ours = settings_for(device, plan.precision, processes=world.world_size, local_rank=world.local_rank)
     trainer = LightningTrainer(num_nodes=1, **_merge(kept, ours))
     trainer.fit(model, *data[0], **data[1])
     if not world.is_first:

@@ -23,6 +23,7 @@ _SLURM = {
     "node_rank": ("SLURM_NODEID",),
 }
 _CORES = "BOXWRIGHT_CORES"
+_STORE = "BOXWRIGHT_STORE"
 _POD = "KUBERNETES_SERVICE_HOST"  # Kubernetes sets it in every pod
 
 
@@ -39,6 +40,8 @@ class World:
         master_addr: where the first worker listens.
         master_port: the port it listens on.
         cores: the processor cores of this worker; empty when it may use all.
+        store: the private file through which workers of one machine find each other, so that none has to listen for
+            strangers; empty where they use `master_addr`.
 
     Example:
         >>> World.from_env({"RANK": "1", "WORLD_SIZE": "2"}).is_first
@@ -53,9 +56,10 @@ class World:
     master_addr: str = "127.0.0.1"
     master_port: int = 29500
     cores: tuple[int, ...] = ()
+    store: str = ""
 
     def __post_init__(self) -> None:
-        names = [name for name in self.__slots__ if name not in ("master_addr", "cores")]
+        names = [name for name in self.__slots__ if name not in ("master_addr", "cores", "store")]
         _check({name: getattr(self, name) for name in names}, {name: name for name in names})
 
     @property
@@ -117,7 +121,14 @@ class World:
                 f"{size} workers on several machines need MASTER_ADDR, which is not set. "
                 "Set it to the address of the first worker's machine."
             )
-        return cls(**values, master_addr=env.get("MASTER_ADDR") or "127.0.0.1", cores=cores)
+        # A launcher that was started inside one of our workers has changed the port; that store is not its own.
+        port, _, store = env.get(_STORE, "").partition(":")
+        return cls(
+            **values,
+            master_addr=env.get("MASTER_ADDR") or "127.0.0.1",
+            cores=cores,
+            store=store if port == str(values["master_port"]) else "",
+        )
 
     def to_env(self) -> dict[str, str]:
         """Return the variables from which `from_env` makes an equal world."""
@@ -131,6 +142,7 @@ class World:
             "MASTER_ADDR": self.master_addr,
             "MASTER_PORT": str(self.master_port),
             _CORES: ",".join(str(core) for core in self.cores),
+            _STORE: f"{self.master_port}:{self.store}" if self.store else "",
         }
 
 

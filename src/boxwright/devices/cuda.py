@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 from boxwright.core.errors import UsageError
 from boxwright.core.types import Precision
-from boxwright.devices.base import Device
+from boxwright.devices.base import Device, find_others
 from boxwright.devices.near import pci_cpus
 from boxwright.devices.options import DeviceOptions
 from boxwright.devices.support import NO_INT8, Support
@@ -102,7 +102,7 @@ class CudaDevice(Device):
 
     def join_group(self, place: torch.device, timeout: timedelta) -> None:
         """Join over NCCL, bound to this process's GPU."""
-        distributed.init_process_group(self.collective, timeout=timeout, device_id=place)
+        distributed.init_process_group(self.collective, timeout=timeout, device_id=place, **find_others(timeout))
 
     def parallel_devices(self, place: torch.device) -> list[torch.device] | None:
         """Return this process's GPU."""

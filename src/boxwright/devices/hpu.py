@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from boxwright.core.errors import MissingDependencyError, UsageError
 from boxwright.core.types import Precision
-from boxwright.devices.base import Device
+from boxwright.devices.base import Device, find_others
 from boxwright.devices.detect import PLUGIN, find_plugins
 from boxwright.devices.options import LAZY_MODE, DeviceOptions
 from boxwright.devices.support import NO_INT8, Support
@@ -128,7 +128,7 @@ class HpuDevice(Device):
     def join_group(self, place: torch.device, timeout: timedelta) -> None:  # noqa: ARG002
         """Join over HCCL."""
         import_module(f"{PLUGIN}.torch.distributed.hccl")
-        distributed.init_process_group(self.collective, timeout=timeout)
+        distributed.init_process_group(self.collective, timeout=timeout, **find_others(timeout))
 
     # Its parts.
 

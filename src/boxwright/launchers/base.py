@@ -91,14 +91,14 @@ class WorkerSpec:
                 "Leave it out; WorkerSpec has a field for it."
             )
 
-    def world(self, *, master_port: int, master_addr: str = "127.0.0.1") -> World:
-        """Return the worker's world, given where the first worker listens.
+    def world(self, *, master_port: int, master_addr: str = "127.0.0.1", store: str = "") -> World:
+        """Return the worker's world, given where the first worker listens, or the file that replaces that.
 
         Raises:
             UsageError: the numbers contradict each other.
         """
         own = {field.name: getattr(self, field.name) for field in fields(World) if hasattr(self, field.name)}
-        return World(**own, master_addr=master_addr, master_port=master_port)
+        return World(**own, master_addr=master_addr, master_port=master_port, store=store)
 
     def variables(self, world: World) -> dict[str, str]:
         """Return the environment variables with the worker's place, its threads and its `env`."""

@@ -13,7 +13,7 @@ from boxwright.core.world import World
 from boxwright.launchers.base import IMPORTING_MAIN, WorkerSpec, check_one_machine
 from boxwright.launchers.folder import launch_folder
 from boxwright.launchers.interrupts import Interrupts, run_interruptible
-from boxwright.launchers.network import find_free_port, use_interface
+from boxwright.launchers.network import find_free_port, use_loopback
 from boxwright.launchers.output import make_relays
 from boxwright.launchers.payload import pack
 from boxwright.launchers.process import WorkerProcess, write_start
@@ -79,12 +79,16 @@ class SubprocessLauncher:
 
     def _run_once(self, folder: Path, attempt: int, workers: Sequence[WorkerSpec], interrupts: Interrupts) -> Any:
         port = find_free_port()  # a new one each time: the last attempt's connections may still be open
+        store = str(folder / f"store-{attempt}")  # only this user can open files of the folder
         started: list[WorkerProcess] = []
         try:
             for spec in workers:
-                spec = use_interface(spec, "127.0.0.1")  # it needs no network, and nobody else can listen
                 forward = make_relays(spec.rank, len(workers))
-                started.append(WorkerProcess(spec, folder, forward, attempt=attempt, master_port=port))
+                started.append(
+                    WorkerProcess(
+                        use_loopback(spec), folder, forward, attempt=attempt, master_port=port, store=store
+                    )
+                )
             return supervise(started, interrupts, self.patience)
         finally:
             for process in started:

@@ -4,7 +4,7 @@ import fcntl
 import os
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -12,6 +12,8 @@ from boxwright.core.errors import UsageError
 from boxwright.launchers.base import WorkerSpec
 
 _GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+_NCCL_INTERFACE = "NCCL_SOCKET_IFNAME"
+_LOOPBACK = "127.0.0.1"
 _SIOCGIFADDR = 0x8915
 _PATIENCE_S = 10.0
 
@@ -45,9 +47,20 @@ def use_interface(spec: WorkerSpec, address: str) -> WorkerSpec:
     By itself gloo resolves the host name. On many machines that gives 127.0.0.1, which no other machine can reach, or
     an address that needs a network.
     """
-    if _GLOO_INTERFACE in os.environ or _GLOO_INTERFACE in dict(spec.env) or (name := find_interface(address)) is None:
-        return spec
-    return replace(spec, env=((_GLOO_INTERFACE, name), *spec.env))
+    name = find_interface(address)
+    return spec if name is None else _with_defaults(spec, {_GLOO_INTERFACE: name})
+
+
+def use_loopback(spec: WorkerSpec) -> WorkerSpec:
+    """Return a worker whose collectives listen on the loopback only, unless the user has chosen an interface."""
+    name = find_interface(_LOOPBACK)
+    # "=": not every interface whose name begins like it.
+    return spec if name is None else _with_defaults(spec, {_GLOO_INTERFACE: name, _NCCL_INTERFACE: f"={name}"})
+
+
+def _with_defaults(spec: WorkerSpec, variables: Mapping[str, str]) -> WorkerSpec:
+    given = {*os.environ, *dict(spec.env)}
+    return replace(spec, env=(*((k, v) for k, v in variables.items() if k not in given), *spec.env))
 
 
 def check_reachable(name: str, value: str, places: Sequence[str], *, port: int) -> None:

@@ -65,6 +65,7 @@ class WorkerProcess(Worker):
         *,
         master_port: int,
         master_addr: str = "127.0.0.1",
+        store: str = "",
         attempt: int = 0,
         cwd: str | None = None,
     ) -> None:
@@ -76,6 +77,7 @@ class WorkerProcess(Worker):
             forward: gets the worker's output.
             master_port: the port on which the first worker listens.
             master_addr: the address on which it listens.
+            store: the file through which the workers find each other instead.
             attempt: how often the workers were started before.
             cwd: the folder to start in; None for the current one.
 
@@ -87,7 +89,7 @@ class WorkerProcess(Worker):
         super().__init__(spec.rank)
         self._forward, self._kill_s = forward, float("inf")
         self._outcome_file = folder / f"outcome-{attempt}-{spec.rank}"
-        world = spec.world(master_port=master_port, master_addr=master_addr)
+        world = spec.world(master_port=master_port, master_addr=master_addr, store=store)
         # torchrun's variables would make torch look for torchrun's rendezvous instead of ours.
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")}
         own = {

@@ -177,6 +177,7 @@ def worlds(draw: st.DrawFn) -> World:
         master_addr=draw(st.sampled_from(["127.0.0.1", "node-7", "fe80::1"])),
         master_port=draw(st.integers(1, 65535)),
         cores=draw(st.lists(st.integers(0, 255), unique=True, max_size=6).map(tuple)),
+        store=draw(st.sampled_from(["", "/tmp/a folder:1/store"])),
     )
 
 
@@ -190,3 +191,9 @@ def test_an_empty_core_list_hides_that_of_the_parent_process():
     inherited = {"BOXWRIGHT_CORES": "0,1"}
     assert World.from_env(inherited).cores == (0, 1)
     assert World.from_env(inherited | World.single().to_env()).cores == ()
+
+
+def test_a_launcher_started_inside_a_worker_does_not_use_the_worker_s_store():
+    inherited = World(master_port=4000, store="/tmp/store").to_env()
+    assert World.from_env(inherited).store == "/tmp/store"
+    assert World.from_env(inherited | {"MASTER_PORT": "29500"}).store == ""

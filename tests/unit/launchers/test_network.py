@@ -5,7 +5,8 @@ import socket
 import pytest
 
 from boxwright.core.errors import UsageError
-from boxwright.launchers.network import check_reachable, find_interface
+from boxwright.launchers.base import WorkerSpec
+from boxwright.launchers.network import check_reachable, find_interface, use_loopback
 
 
 @pytest.fixture
@@ -35,3 +36,12 @@ def test_what_is_not_a_port_is_named(place: str, words: str) -> None:
 
 def test_an_address_of_another_machine_belongs_to_no_interface():
     assert find_interface("203.0.113.77") is None
+
+
+def test_collectives_of_one_machine_use_the_loopback_unless_the_user_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        monkeypatch.delenv(name, raising=False)
+    assert dict(use_loopback(WorkerSpec()).env) == {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth1")
+    chosen = WorkerSpec(env=(("GLOO_SOCKET_IFNAME", "eth0"),))
+    assert use_loopback(chosen) == chosen
