@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
 from boxwright.accel.estimator import Accuracy, Callback, Estimator, Sharded
-from boxwright.accel.estimator.scoring import name_metrics
+from boxwright.accel.estimator.metrics import name_metrics
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.launchers.local import SubprocessLauncher
 

@@ -19,7 +19,8 @@ from boxwright.accel.estimator.intake import (
     read_levels,
     run_with_levels,
 )
-from boxwright.accel.estimator.scoring import evaluate, name_metrics, predict
+from boxwright.accel.estimator.metrics import name_metrics
+from boxwright.accel.estimator.scoring import evaluate, predict
 from boxwright.accel.estimator.state import Callback, State, check_callbacks, read_weights, to_cpu
 from boxwright.accel.nano import TorchNano
 from boxwright.accel.places import has_file, is_folder, is_url, locate, to_write

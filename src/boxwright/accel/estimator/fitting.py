@@ -9,7 +9,8 @@ import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from boxwright.accel.estimator.blueprint import Blueprint, SampleCounter, run_step
-from boxwright.accel.estimator.scoring import LossMeans, score
+from boxwright.accel.estimator.metrics import LossMeans
+from boxwright.accel.estimator.scoring import score
 from boxwright.accel.estimator.sources import CreatorSource, Source, in_step
 from boxwright.accel.estimator.state import Callback, Run, State, to_cpu
 from boxwright.accel.loaders import seeded
