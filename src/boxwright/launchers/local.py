@@ -85,9 +85,7 @@ class SubprocessLauncher:
             for spec in workers:
                 forward = make_relays(spec.rank, len(workers))
                 started.append(
-                    WorkerProcess(
-                        use_loopback(spec), folder, forward, attempt=attempt, master_port=port, store=store
-                    )
+                    WorkerProcess(use_loopback(spec), folder, forward, attempt=attempt, master_port=port, store=store)
                 )
             return supervise(started, interrupts, self.patience)
         finally:

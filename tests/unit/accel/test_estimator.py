@@ -227,6 +227,53 @@ def test_accuracy_counts_and_merges() -> None:
     assert first.compute() == pytest.approx(2 / 3)
 
 
+SCORES = torch.tensor([[0.1, 0.8, 0.1], [0.7, 0.2, 0.1], [0.2, 0.1, 0.7], [0.6, 0.3, 0.1]])  # classes 1, 0, 2, 0
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets", "threshold"),
+    [
+        (SCORES, torch.tensor([1, 0, 2, 1]), 0.5),
+        (SCORES, torch.tensor([[1], [0], [2], [1]]), 0.5),
+        (SCORES, torch.tensor([1.0, 0.0, 2.0, 1.0]), 0.5),
+        (SCORES, nn.functional.one_hot(torch.tensor([1, 0, 2, 1])), 0.5),
+        (SCORES, nn.functional.one_hot(torch.tensor([1, 0, 2, 1])).float(), 0.5),
+        (SCORES.argmax(1), torch.tensor([1, 0, 2, 1]), 0.5),
+        (torch.tensor([[0.9], [0.2], [0.6], [0.4]]), torch.tensor([[1.0], [0.0], [1.0], [1.0]]), 0.5),
+        (torch.tensor([[0.9], [0.2], [0.6], [0.4]]), torch.tensor([1, 0, 1, 1]), 0.5),
+        (torch.tensor([0.9, 0.2, 0.6, 0.4]), torch.tensor([[1.0], [0.0], [1.0], [1.0]]), 0.5),
+        (torch.tensor([[3.0], [-2.0], [0.3], [-0.1]]), torch.tensor([[1.0], [0.0], [1.0], [1.0]]), 0.0),
+        (SCORES.T[None], torch.tensor([[1, 0, 2, 1]]), 0.5),  # one picture of four elements
+    ],
+)
+def test_accuracy_is_three_of_four_in_every_form(
+    outputs: torch.Tensor, targets: torch.Tensor, threshold: float
+) -> None:
+    metric = Accuracy(threshold)
+    metric.update(outputs, targets)
+    assert metric.compute() == 0.75
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets", "message"),
+    [
+        (SCORES, torch.tensor([1, 0, 2]), r"\(4, 3\) with targets of the shape \(3,\)"),
+        (SCORES, torch.tensor([[1, 0], [0, 1], [0, 0], [1, 1]]), r"\(4, 2\)"),
+        (SCORES, torch.tensor(1), r"\(\)"),
+        (SCORES, [1, 0, 2, 1], "as list"),
+        (SCORES, torch.ones(4, 3), "not one-hot"),
+        (SCORES, SCORES, "not one-hot"),
+        (torch.rand(4, 1), torch.rand(4, 1), "targets other than 0 and 1"),
+        (torch.rand(4, 1), torch.tensor([0, 1, 2, 1]), "targets other than 0 and 1"),
+        (torch.rand(4, 1), torch.ones(8), r"\(4, 1\) with targets of the shape \(8,\)"),
+        (torch.tensor([[3.0], [-2.0]]), torch.ones(2, 1), r"For logits use Accuracy\(threshold=0\)"),
+    ],
+)
+def test_accuracy_refuses_what_it_can_not_mean(outputs: Any, targets: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Accuracy().update(outputs, targets)
+
+
 def test_metrics_without_a_name_or_a_form_are_refused() -> None:
     with pytest.raises(UsageError, match="Two metrics are called 'Accuracy'"):
         name_metrics([Accuracy(), Accuracy()])

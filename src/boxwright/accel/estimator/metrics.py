@@ -57,7 +57,14 @@ class EvaluatorMetric:
 
 
 class Accuracy:
-    """The fraction of samples whose largest output is the target's class.
+    """The fraction of samples whose predicted class is the target's.
+
+    Outputs are scores (N, classes), of which the largest counts; one probability per sample, (N,) or (N, 1); or class
+    numbers. Targets are class numbers, (N,) or (N, 1), or one-hot rows (N, classes). Further dimensions, such as those
+    of segmentation, count element by element.
+
+    Args:
+        threshold: above it, one probability per sample means class 1. Use 0 for logits.
 
     Example:
         >>> metric = Accuracy()
@@ -66,13 +73,53 @@ class Accuracy:
         0.5
     """
 
-    def __init__(self) -> None:
+    def __init__(self, threshold: float = 0.5) -> None:
+        self._threshold = threshold
         self._right = self._all = 0
 
     def update(self, outputs: Tensor, targets: Tensor) -> None:
-        """Add logits (N, classes) and class numbers (N,)."""
-        self._right += int((outputs.argmax(dim=1) == targets).sum())
-        self._all += len(targets)
+        """Add one batch.
+
+        Raises:
+            UsageError: the shapes or values don't fit together.
+        """
+        found, expected = self._find_classes(outputs, targets)
+        if found.shape != expected.shape:  # comparing them would compare every sample with every target
+            raise _not_comparable(outputs, targets)
+        self._right += int((found == expected).sum())
+        self._all += found.numel()
+
+    def _find_classes(self, outputs: Any, targets: Any) -> tuple[Tensor, Tensor]:
+        """Return the predicted and the expected classes."""
+        if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor) and outputs.ndim and targets.ndim):
+            raise _not_comparable(outputs, targets)
+        if not outputs.is_floating_point():
+            return _drop_column(outputs), _drop_column(targets)
+        if outputs.ndim == 1 or outputs.shape[1] == 1:
+            return self._find_side(_drop_column(outputs), _drop_column(targets))
+        largest = outputs.argmax(dim=1)
+        if targets.shape != outputs.shape:
+            return largest, targets if targets.shape == largest.shape else _drop_column(targets)
+        if not ((targets == 0) | (targets == 1)).all() or not (targets.sum(dim=1) == 1).all():
+            raise UsageError(
+                f"Accuracy got targets of the shape {tuple(targets.shape)!r} that are not one-hot: some sample does not "
+                "have exactly one class. Use a metric for several labels, such as torchmetrics' MultilabelAccuracy."
+            )
+        return largest, targets.argmax(dim=1)
+
+    def _find_side(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return on which side of the threshold each output is, and should be."""
+        if 0 < self._threshold < 1 and ((outputs < 0) | (outputs > 1)).any():
+            raise UsageError(
+                "Accuracy got one output per sample that is not a probability: it is below 0 or above 1. For logits "
+                "use Accuracy(threshold=0)."
+            )
+        if not ((targets == 0) | (targets == 1)).all():
+            raise UsageError(
+                "Accuracy got one output per sample, so that there are two classes, but targets other than 0 and 1. "
+                "Return one output per class."
+            )
+        return outputs > self._threshold, targets == 1
 
     def state(self) -> tuple[int, int]:
         """Return how many were right, and how many there were."""
@@ -86,6 +133,23 @@ class Accuracy:
     def compute(self) -> float:
         """Return the fraction that was right; nan for an empty set."""
         return self._right / self._all if self._all else math.nan
+
+
+def _drop_column(values: Tensor) -> Tensor:
+    """Return (N, 1, …) as (N, …)."""
+    return values.squeeze(1) if values.ndim > 1 else values
+
+
+def _not_comparable(outputs: Any, targets: Any) -> UsageError:
+    left, right = (
+        f"of the shape {tuple(v.shape)!r}" if isinstance(v, Tensor) else f"as {type(v).__name__}"
+        for v in (outputs, targets)
+    )
+    return UsageError(
+        f"Accuracy can't compare outputs {left} with targets {right}. Give scores (N, classes) with class numbers "
+        "(N,) or one-hot rows (N, classes), or one probability per sample with targets of 0 and 1. For other outputs "
+        "give a function f(outputs, targets)."
+    )
 
 
 def name_metrics(metrics: Any) -> dict[str, Any]:
