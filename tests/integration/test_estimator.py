@@ -145,7 +145,7 @@ def test_metrics_are_of_the_whole_set_and_count_each_sample_once(samples: int) -
     from torchmetrics.regression import PearsonCorrCoef
 
     metrics = {
-        "spread": Spread(),
+        "outputs": Spread(),
         "mse": MeanSquaredError(),
         "correlation": PearsonCorrCoef(),
         "mean": nn.functional.l1_loss,
@@ -158,14 +158,14 @@ def test_metrics_are_of_the_whole_set_and_count_each_sample_once(samples: int) -
         )
         for workers in (1, 2)
     ]
-    assert numbers[0]["num_samples"] == numbers[0]["seen"] == samples
+    assert numbers[0]["num_samples"] == numbers[0]["outputs_seen"] == samples
     assert numbers[0].keys() == numbers[1].keys()
     for name, value in numbers[0].items():
-        exact = name in ("num_samples", "seen", "loss", "mean")
+        exact = name in ("num_samples", "outputs_seen", "loss", "mean")
         assert numbers[1][name] == (value if exact else pytest.approx(value, rel=1e-6)), name
     x, y = make_set(samples).tensors
     outputs = make_model({})(x).detach()
-    assert numbers[1]["spread"] == pytest.approx(float(outputs.numpy().std()), rel=1e-5)
+    assert numbers[1]["outputs_spread"] == pytest.approx(float(outputs.numpy().std()), rel=1e-5)
     assert numbers[1]["mse"] == pytest.approx(nn.functional.mse_loss(outputs, y).item(), rel=1e-5)
 
 
@@ -294,7 +294,7 @@ def test_a_creator_that_splits_at_random_makes_the_same_split_in_every_worker_an
     estimator = make_estimator(**TWO, metrics=[Spread()])
     stats = estimator.fit(make_loader, batch_size=4, validation_data=split_at_random, validation_batch_size=5)
     scored = estimator.evaluate(split_at_random, batch_size=5)
-    assert scored["seen"] == SAMPLES - 10
+    assert scored["Spread_seen"] == SAMPLES - 10
     assert {f"val_{name}": value for name, value in scored.items()}.items() <= stats[0].items()
 
 

@@ -83,17 +83,17 @@ def test_coco_ap_over_two_workers_is_exactly_that_of_one() -> None:
             model=lambda config: Detector(),
             loss=None,
             step=detect_with_targets,
-            metrics=[EvaluatorMetric(CocoEvaluator(NAMES), add)],
+            metrics={"coco": EvaluatorMetric(CocoEvaluator(NAMES), add)},
             workers_per_node=workers,
         ).evaluate(load_boxes, batch_size=2)
         for workers in (1, 2)
     ]
-    assert numbers[0]["images"] == IMAGES
-    assert 0.1 < numbers[0]["AP"] < 0.9, "a number that could have been another"
+    assert numbers[0]["coco_images"] == IMAGES
+    assert 0.1 < numbers[0]["coco_AP"] < 0.9, "a number that could have been another"
     assert numbers[1] == numbers[0]
 
     evaluator = CocoEvaluator(NAMES)
     batch = [Boxes()[i] for i in range(IMAGES)]
     with torch.no_grad():
         add(evaluator, detect(Detector(), batch)[1], batch)
-    assert numbers[1]["AP"] == evaluator.evaluate().AP
+    assert numbers[1]["coco_AP"] == evaluator.evaluate().AP

@@ -274,6 +274,37 @@ def test_accuracy_refuses_what_it_can_not_mean(outputs: Any, targets: Any, messa
         Accuracy().update(outputs, targets)
 
 
+class Several:
+    """A metric of several numbers."""
+
+    def __init__(self, **numbers: float) -> None:
+        self._numbers = numbers
+
+    def update(self, outputs: Any, targets: Any) -> None: ...
+
+    def state(self) -> None: ...
+
+    def merge(self, state: Any) -> None: ...
+
+    def compute(self) -> dict[str, float]:
+        return self._numbers
+
+
+def test_the_numbers_of_a_metric_carry_its_name_and_none_replaces_another() -> None:
+    plain = make_estimator().evaluate(make_loader, batch_size=4)
+    named = {"near": Several(loss=5.0, best=1.0), "far": Several(best=2.0)}
+    scored = make_estimator(metrics=named).evaluate(make_loader, batch_size=4)
+    assert scored == plain | {"near_loss": 5.0, "near_best": 1.0, "far_best": 2.0}
+
+    for metrics, message in (
+        ({"near": Several(best=1.0), "near_best": lambda outputs, targets: 0.0}, "are called 'near_best'"),
+        ({"loss": Several()}, "A metric is called 'loss'"),
+        ({1: Several(), "1": Several()}, "Two metrics are called '1'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            make_estimator(metrics=metrics).evaluate(make_loader, batch_size=4)
+
+
 def test_metrics_without_a_name_or_a_form_are_refused() -> None:
     with pytest.raises(UsageError, match="Two metrics are called 'Accuracy'"):
         name_metrics([Accuracy(), Accuracy()])
@@ -312,6 +343,10 @@ def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any
         Estimator.from_torch(**{"model": lambda config: nn.Linear(1, 1)} | settings)
 
 
+class Misnamed(Callback):
+    def on_epoch_end(self, run: Any) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("data", "settings", "message"),
     [
@@ -335,6 +370,11 @@ def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any
             make_loader,
             {"batch_size": 4, "callbacks": [Callback]},
             r"callbacks\[0\] is a class. Give an object: Callback\(",
+        ),
+        (
+            make_loader,
+            {"batch_size": 4, "callbacks": [Misnamed()]},
+            r"callbacks\[0\] has a method 'on_epoch_end', which is never called. Choose from: before_run",
         ),
         (make_loader, {"batch_size": 4, "callbacks": Callback()}, "callbacks is a Callback. Give a list"),
         (make_loader, {"batch_size": 4, "feature_cols": ["x"]}, "are for tables"),

@@ -10,7 +10,7 @@ import pytest
 from support.shared import ROOT
 
 from boxwright.core.errors import MissingDependencyError, UsageError
-from boxwright.tasks.train.loggers import Callback, JsonLines, ResultsCsv, make_callbacks
+from boxwright.tasks.train.loggers import Callback, JsonLines, ResultsCsv, check_callbacks, make_callbacks
 
 FAKES = ROOT / "tests" / "support" / "fake_loggers"
 
@@ -107,3 +107,18 @@ def test_steps_after_the_checkpoint_that_come_again_are_written_once(tmp_path: P
     for cls, name in ((JsonLines, "m.jsonl"), (ResultsCsv, "r.csv")):
         cls(tmp_path / name, resume_at=8).on_end()
     assert ((tmp_path / "m.jsonl").read_text(), (tmp_path / "r.csv").read_text()) == whole
+
+
+class Misnamed(Callback):
+    def on_epoch_end(self) -> None: ...
+
+
+def test_a_callback_with_a_hook_that_is_never_called_is_refused(tmp_path: Path) -> None:
+    lines = JsonLines(tmp_path / "lines", resume_at=None)
+    check_callbacks([lines, Callback()])
+    lines.on_end()
+    with pytest.raises(UsageError, match=r"callbacks\[1\] has a method 'on_epoch_end'.*on_start, on_step"):
+        check_callbacks([Callback(), Misnamed()])
+    for wrong in (print, Callback):
+        with pytest.raises(UsageError, match=r"callbacks\[0\] .*on_evaluation"):
+            check_callbacks([wrong])

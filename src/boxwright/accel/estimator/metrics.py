@@ -19,6 +19,9 @@ from boxwright.core.errors import UsageError
 from boxwright.core.metrics import FunctionMetric, Metric, WeightedMean, add_batch, copy_metric, metric_name
 from boxwright.core.packages import is_from
 
+LOSS, SAMPLES = "loss", "num_samples"
+"""The names of the numbers that every evaluation returns."""
+
 
 class EvaluatorMetric:
     """A metric on an evaluator such as `CocoEvaluator`.
@@ -102,8 +105,8 @@ class Accuracy:
             return largest, targets if targets.shape == largest.shape else _drop_column(targets)
         if not ((targets == 0) | (targets == 1)).all() or not (targets.sum(dim=1) == 1).all():
             raise UsageError(
-                f"Accuracy got targets of the shape {tuple(targets.shape)!r} that are not one-hot: some sample does not "
-                "have exactly one class. Use a metric for several labels, such as torchmetrics' MultilabelAccuracy."
+                f"Accuracy got targets of the shape {tuple(targets.shape)!r} that are not one-hot: some sample does "
+                "not have exactly one class. Use a metric for several labels, such as torchmetrics' MultilabelAccuracy."
             )
         return largest, targets.argmax(dim=1)
 
@@ -157,14 +160,19 @@ def name_metrics(metrics: Any) -> dict[str, Any]:
     if metrics is None:
         return {}
     if isinstance(metrics, Mapping):
-        named = {str(name): metric for name, metric in metrics.items()}
+        pairs = [(str(name), metric) for name, metric in metrics.items()]
     else:
-        named = {}
-        for metric in metrics if isinstance(metrics, Sequence) else [metrics]:
-            name = metric_name(metric)
-            if name in named:
-                raise UsageError(f"Two metrics are called {name!r}. Give a dict with a name for each.")
-            named[name] = metric
+        pairs = [(metric_name(metric), metric) for metric in (metrics if isinstance(metrics, Sequence) else [metrics])]
+    named: dict[str, Any] = {}
+    for name, metric in pairs:
+        if name in named:
+            raise UsageError(f"Two metrics are called {name!r}. Give a dict with a name for each.")
+        if name in (LOSS, SAMPLES):
+            raise UsageError(
+                f"A metric is called {name!r}, as one of the numbers that are always returned. Give a dict with "
+                "another name for it."
+            )
+        named[name] = metric
     for name, metric in named.items():
         if isinstance(metric, type):
             raise UsageError(f"The metric {name!r} is a class. Give an object: {metric.__name__}(…).")
@@ -201,13 +209,13 @@ class Metrics:
                 # Its compute() is a collective: every worker calls it, also one without a batch.
                 with warnings.catch_warnings():
                     warnings.filterwarnings("ignore", message="The ``compute`` method of metric", category=UserWarning)
-                    numbers |= _flatten(name, metric.compute())
+                    numbers = join_numbers(numbers, _flatten(name, metric.compute()))
                 continue
             states = gather(nano, metric.state())
             if nano.is_global_zero:
                 for state in states[1:]:
                     metric.merge(state)
-                numbers |= _flatten(name, metric.compute())
+                numbers = join_numbers(numbers, _flatten(name, metric.compute()))
         return numbers if nano.is_global_zero else {}
 
 
@@ -247,10 +255,28 @@ def gather(nano: TorchNano, value: Any) -> list[Any]:
     return found or []
 
 
+def join_numbers(*parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all numbers of several dicts.
+
+    Raises:
+        UsageError: two have the same name.
+    """
+    joined: dict[str, Any] = {}
+    for part in parts:
+        for name, value in part.items():
+            if name in joined:
+                raise UsageError(
+                    f"Two losses or metrics are called {name!r}. Give from_torch() a dict of metrics with other names, "
+                    "or rename the loss."
+                )
+            joined[name] = value
+    return joined
+
+
 def _flatten(name: str, value: Any) -> dict[str, Any]:
-    """Return a metric's value under its name; a dict's values each under their own."""
+    """Return a metric's value under its name; a dict's values each under `name_key`."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {f"{name}_{key}": _plain(one) for key, one in value.items()}
     return {name: _plain(value)}
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from boxwright.accel.estimator.blueprint import Blueprint, SampleCounter, form_of, run_step
-from boxwright.accel.estimator.metrics import LossMeans, Metrics, gather
+from boxwright.accel.estimator.metrics import SAMPLES, LossMeans, Metrics, gather, join_numbers
 from boxwright.accel.estimator.sources import Source
 from boxwright.accel.loaders import seeded
 from boxwright.accel.nano import TorchNano
@@ -58,7 +58,7 @@ def score(
             metrics.update(result)
     numbers, samples = losses.compute(nano)
     scored = metrics.compute(nano)
-    return numbers | scored | {"num_samples": samples} if nano.is_global_zero else {}
+    return join_numbers(numbers, scored, {SAMPLES: samples}) if nano.is_global_zero else {}
 
 
 def _open_model(nano: TorchNano, blueprint: Blueprint, weights: Weights, config: dict[str, Any]) -> nn.Module:

@@ -14,6 +14,7 @@ from boxwright.accel.estimator.blueprint import Result
 from boxwright.accel.nano import TorchNano
 from boxwright.accel.places import to_read, to_write
 from boxwright.core.errors import CheckpointError, UsageError
+from boxwright.core.hooks import check_hooks
 from boxwright.core.torch_files import UNREADABLE, why_unreadable
 
 _FORMAT = "boxwright.estimator.1"
@@ -170,4 +171,5 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
                 f"callbacks[{number}] is a {type(one).__name__}. Give an object of a class that inherits from "
                 f"boxwright.accel.estimator.Callback and overrides some of: {', '.join(_MOMENTS)}."
             )
+        check_hooks(one, f"callbacks[{number}]", _MOMENTS)
     return tuple(callbacks)

@@ -16,8 +16,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from boxwright.core.errors import MissingDependencyError, check_choice
+from boxwright.core.errors import MissingDependencyError, UsageError, check_choice
 from boxwright.core.files import write_whole
+from boxwright.core.hooks import check_hooks
 from boxwright.core.packages import missing_packages
 
 Values = Mapping[str, float]
@@ -205,6 +206,19 @@ def check_loggers(names: Sequence[str]) -> None:
             raise MissingDependencyError(
                 f"Logger {name!r} needs {name}, which is not installed. Run: pip install {name}"
             )
+
+
+def check_callbacks(callbacks: Sequence[Any]) -> None:
+    """Reject callbacks of the user that lack a hook, or have one that is never called (UsageError)."""
+    hooks = [name for name in vars(Callback) if name.startswith("on_")]
+    for number, one in enumerate(callbacks):
+        if isinstance(one, type) or not all(callable(getattr(one, hook, None)) for hook in hooks):
+            kind = one.__name__ if isinstance(one, type) else type(one).__name__
+            raise UsageError(
+                f"callbacks[{number}] ({kind}) is not an object with all of {', '.join(hooks)}. Inherit from "
+                "boxwright.tasks.train.loggers.Callback, which has them."
+            )
+        check_hooks(one, f"callbacks[{number}]", hooks)
 
 
 def make_callbacks(folder: Path, loggers: Sequence[str], *, resume_at: int | None) -> list[Callback]:

@@ -22,7 +22,7 @@ from boxwright.core.signals import sigterm_raises
 from boxwright.launchers.supervisor import Patience
 from boxwright.tasks.train.checkpoints import check_saved
 from boxwright.tasks.train.config import TrainConfig
-from boxwright.tasks.train.loggers import Callback, check_loggers
+from boxwright.tasks.train.loggers import Callback, check_callbacks, check_loggers
 from boxwright.tasks.train.loop import run_worker
 from boxwright.tasks.train.progress import RESULT, Progress, StepReport, TrainResult, receive
 from boxwright.tasks.train.remote_data import SHIPPED, pack
@@ -65,6 +65,7 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
     """
     catalogue.find("model", config.model)
     check_loggers(config.loggers)
+    check_callbacks(callbacks)
     config = _resolve_places(config)
     folder = config.output_dir
     last = folder / LAST
