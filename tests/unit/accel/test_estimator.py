@@ -343,6 +343,14 @@ def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any
         Estimator.from_torch(**{"model": lambda config: nn.Linear(1, 1)} | settings)
 
 
+def test_a_scheduler_that_needs_an_epoch_s_loss_does_not_step_by_iterations() -> None:
+    def plateau(optimizer: Any, config: dict[str, Any]) -> Any:
+        return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+
+    with pytest.raises(UsageError, match=r"ReduceLROnPlateau.*Use scheduler_pace='epoch'"):
+        make_estimator(scheduler_creator=plateau, scheduler_pace="iteration").fit(make_loader, batch_size=4)
+
+
 class Misnamed(Callback):
     def on_epoch_end(self, run: Any) -> None: ...
 

@@ -65,6 +65,11 @@ class _Fitting:
         if begin.optimizer is not None:
             optimizer.load_state_dict(begin.optimizer)
         self._scheduler: Any = blueprint.scheduler(optimizer, self._config) if blueprint.scheduler else None
+        if isinstance(self._scheduler, ReduceLROnPlateau) and blueprint.scheduler_pace != "epoch":
+            raise UsageError(
+                f"scheduler_pace={blueprint.scheduler_pace!r} does not go with ReduceLROnPlateau, which steps by the "
+                "loss of an epoch. Use scheduler_pace='epoch'."
+            )
         if self._scheduler is not None and begin.scheduler is not None:
             self._scheduler.load_state_dict(begin.scheduler)
         self._inner, self._raw_optimizer = model, optimizer
