@@ -23,6 +23,7 @@ from boxwright.runtimes.base import Graph
 
 Kind = Literal["pairs", "stateful", "model", "model and data"]
 _DATA_NAMES = ("loader", "data_loader", "dataloader", "data", "dataset", "validation_data", "val_loader", "batches")
+_TARGET_NAMES = ("target", "targets", "label", "labels", "truth", "y", "y_true")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,9 +132,9 @@ def _source_of(metric: Any) -> bytes:
 def find_kind(metric: Any) -> Kind:
     """Return the form of a metric.
 
-    "stateful" has `update` and `compute`, like torchmetrics. A function of one required argument takes the model. One
-    of two takes the model and the data if the first is called "model" or the second like a loader, otherwise the
-    output and the target of one batch.
+    "stateful" has `update` and `compute`, like torchmetrics. A function of one required argument takes the model, and
+    the data if the second is called like a loader. One of two takes the model and the data if the first is called
+    "model" or the second like a loader, otherwise the output and the target of one batch.
 
     Raises:
         UsageError: it is none of these.
@@ -154,14 +155,15 @@ def find_kind(metric: Any) -> Kind:
         return "pairs"  # a built-in function has no signature
     positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = required_inputs(parameters)
-    if len(required) == 1 and len(positional) == 1:
-        return "model"
-    if len(positional) >= 2 and (positional[0] == "model" or positional[1] in _DATA_NAMES):
-        return "model and data"
     if len(required) > 2:
         raise UsageError(
             f"metric={metric!r} needs {len(required)} arguments. Give f(pred, target), f(model, loader) or f(model)."
         )
+    second = positional[1] if len(positional) > 1 else ""
+    if second in _DATA_NAMES or (len(required) > 1 and required[0] == "model"):
+        return "model and data"
+    if len(required) == 1 and second not in _TARGET_NAMES:
+        return "model"
     return "pairs"
 
 

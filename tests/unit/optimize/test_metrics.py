@@ -111,6 +111,24 @@ def test_every_form_of_a_metric_gives_its_score(metric: Any, kind: str, value: f
         assert score.count == samples
 
 
+@pytest.mark.parametrize(
+    ("metric", "kind"),
+    [
+        (lambda model, k=5: 0, "model"),
+        (lambda net, k=5: 0, "model"),
+        (lambda model, *, k=5: 0, "model"),
+        (functools.partial(lambda model, k: 0, k=5), "model"),
+        (lambda model, loader=None: 0, "model and data"),
+        (lambda net, loader, k=5: 0, "model and data"),
+        (lambda model, batch, k=5: 0, "model and data"),
+        (lambda pred, target, k=5: 0, "pairs"),
+        (lambda pred, target=None: 0, "pairs"),
+    ],
+)
+def test_an_option_of_a_metric_is_neither_data_nor_target(metric: Any, kind: str) -> None:
+    assert find_kind(metric) == kind
+
+
 def test_batches_of_one_are_samples() -> None:
     data = [(x[i : i + 1], y[i : i + 1]) for x, y in BATCHES for i in range(len(x))]
 
