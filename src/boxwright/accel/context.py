@@ -1,5 +1,6 @@
 """An engine for a whole program: `init_context` starts Spark or Ray or connects to it, `stop_context` stops it."""
 
+import atexit
 import re
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -36,6 +37,7 @@ class Context:
 
     def stop(self) -> None:
         """Stop what was started; a second call does nothing."""
+        atexit.unregister(self.stop)
         if self in _open:
             _open.remove(self)
         self._stack.close()
@@ -49,7 +51,7 @@ def init_context(
     address: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Context:
-    """Start an engine, or connect to one, for launches with strategy "spark" or "ray".
+    """Start an engine, or connect to one, for launches with strategy "spark" or "ray"; it stops with the program.
 
     An existing session or `ray.init` of the program is used if it matches the request, and `stop_context` leaves it
     running. YARN and Kubernetes use the same code as a standalone master, but are not tested.
@@ -84,6 +86,7 @@ def init_context(
         stack.enter_context(catalogue.load("engine", "spark")(master, chosen | dict(settings or {})))
     context = Context(cluster_mode, "ray" if cluster_mode == "ray" else "spark", stack)
     _open.append(context)
+    atexit.register(context.stop)  # later, the interpreter has no modules left to stop it with
     return context
 
 

@@ -1,5 +1,7 @@
 """`init_context` before any engine is touched: what it asks for, and what it refuses."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -114,3 +116,25 @@ def test_what_cannot_be_is_refused_with_a_sentence(asked: list[tuple[Any, ...]],
     with pytest.raises(UsageError, match=sentence.replace("(", r"\(")):
         init_context(**words)
     assert asked == []
+
+
+UNSTOPPED = """
+from contextlib import contextmanager
+from boxwright.accel.context import init_context
+from boxwright.core import catalogue
+
+@contextmanager
+def engine(master, settings):
+    try:
+        yield
+    finally:
+        import colorsys as _  # as engines do when they stop
+
+catalogue.load = lambda kind, name: engine
+init_context()
+"""
+
+
+def test_a_program_that_does_not_stop_its_context_ends_quietly() -> None:
+    done = subprocess.run([sys.executable, "-c", UNSTOPPED], capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
