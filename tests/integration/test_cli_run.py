@@ -58,13 +58,24 @@ def test_what_cannot_run_gets_a_sentence(words: tuple[str, ...], message: str) -
     assert message in done.stderr
 
 
-def test_twins_come_along_with_their_core() -> None:
+def test_twins_come_along_with_their_core_and_libraries_have_the_same_threads() -> None:
     cores = tuple(Core(cpus=(i, i + 4)) for i in range(4))
     cpu = Cpu(model="", vendor="", isa=frozenset(), all_cores=cores, allowed=tuple(range(8)), quota=2.0)
     settings = choose_settings(cpu)
     assert dict(settings.variables)["OMP_NUM_THREADS"] == "2"
     assert settings.cpus == tuple(range(8)), "a quota limits threads, not cores"
     assert choose_settings(cpu, threads=2).cpus == (0, 1, 4, 5)
+    for env, omp, mkl in (
+        ({"OMP_NUM_THREADS": "1"}, "1", "1"),
+        ({"OMP_NUM_THREADS": "3,1"}, "3,1", "3"),
+        ({"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "4"}, "1", "4"),
+        ({"MKL_NUM_THREADS": "4"}, "2", "4"),
+        ({"OMP_NUM_THREADS": "some"}, "some", "2"),
+    ):
+        chosen = dict(choose_settings(cpu, env=env).variables)
+        assert (chosen["OMP_NUM_THREADS"], chosen["MKL_NUM_THREADS"]) == (omp, mkl)
+    asked = dict(choose_settings(cpu, threads=4, env={"OMP_NUM_THREADS": "1"}).variables)
+    assert (asked["OMP_NUM_THREADS"], asked["MKL_NUM_THREADS"]) == ("4", "4")
     assert any("quota" in reason for reason in settings.reasons)
     with pytest.raises(UsageError, match="may use 8 cpus"):
         choose_settings(cpu, threads=9)

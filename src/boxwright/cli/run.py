@@ -9,7 +9,12 @@ from boxwright.core.errors import UsageError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments."""
-    parser.add_argument("--threads", metavar="N", type=positive, help="computing threads (default: the usable cores)")
+    parser.add_argument(
+        "--threads",
+        metavar="N",
+        type=positive,
+        help="computing threads (default: OMP_NUM_THREADS, else one per usable core)",
+    )
     parser.add_argument("--dry-run", action="store_true", help="show what would be set, run nothing")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program and its arguments")
 

@@ -1,9 +1,11 @@
 """Run a user's own program with settings that fit the machine."""
 
 import os
+import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from boxwright.core.cpu import Cpu, read_cpu
@@ -12,6 +14,8 @@ from boxwright.core.procfs import format_cpu_list
 from boxwright.launchers.allocator import VARIABLES, keep_freed_memory
 
 __all__ = ["ProgramSettings", "become", "choose_settings", "keep_freed_memory", "prepare"]
+
+_OMP = "OMP_NUM_THREADS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,40 +43,49 @@ def prepare(command: Sequence[str], *, threads: int | None = None) -> ProgramSet
         UsageError: there is no such program, or there are too many threads.
     """
     _find_program(command)
-    return choose_settings(read_cpu(), threads)
+    return choose_settings(read_cpu(), threads, os.environ)
 
 
-def choose_settings(cpu: Cpu, threads: int | None = None) -> ProgramSettings:
+def choose_settings(
+    cpu: Cpu, threads: int | None = None, env: Mapping[str, str] = MappingProxyType({})
+) -> ProgramSettings:
     """Return settings for one program that has the machine to itself.
 
     It gets one thread per physical core: hyper-threads share their units, and a second one slows numeric code down.
+    OMP_NUM_THREADS of the user counts for every library. Variables that the user has set keep their values, except
+    those of threads that were asked for.
 
     Raises:
         UsageError: there are more threads than cpus that may be used.
     """
     if threads is not None and threads > len(cpu.allowed):
         raise UsageError(f"threads={threads!r}, but this process may use {len(cpu.allowed)} cpus.")
-    count = threads or cpu.usable_cores
+    own = re.match(r"\s*([1-9]\d*)", env.get(_OMP, "")) if threads is None else None  # may be a list: "4,2"
+    count = threads or (int(own[1]) if own else cpu.usable_cores)
     # Under a quota the cores are not chosen: every container would otherwise use the same first ones.
     cores = cpu.cores[:count] if threads is not None else cpu.cores
     cpus = tuple(sorted(one for core in cores for one in core.cpus))
-    reasons = [f"{count} threads: {'as asked' if threads else 'one for each usable physical core'}"]
+    why = "as asked" if threads else f"as {_OMP} says" if own else "one for each usable physical core"
+    reasons = [f"{count} threads: {why}"]
     if cpu.quota is not None:
         reasons.append(f"the container's quota is {cpu.quota:g} cpus")
     reasons.append("freed memory is kept instead of given back to the system, which saves page faults")
-    variables = (("OMP_NUM_THREADS", str(count)), ("MKL_NUM_THREADS", str(count)), *VARIABLES)
-    return ProgramSettings(variables=variables, cpus=cpus, reasons=tuple(reasons))
+    variables = {_OMP: str(count), "MKL_NUM_THREADS": str(count)}
+    if threads is None:
+        variables = {name: env.get(name, value) for name, value in variables.items()}
+    variables |= {name: env.get(name, value) for name, value in VARIABLES}
+    return ProgramSettings(variables=tuple(variables.items()), cpus=cpus, reasons=tuple(reasons))
 
 
 def become(command: Sequence[str], settings: ProgramSettings) -> NoReturn:
-    """Replace this process by the program; variables that the user has set keep their values.
+    """Replace this process by the program.
 
     Raises:
         UsageError: there is no command, or no such program.
     """
     program = _find_program(command)
     os.sched_setaffinity(0, settings.cpus)
-    os.execve(program, list(command), {**dict(settings.variables), **os.environ})
+    os.execve(program, list(command), {**os.environ, **dict(settings.variables)})
 
 
 def _find_program(command: Sequence[str]) -> str:
