@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from boxwright.cli.train import draw
+from boxwright.core.errors import WorkerError
 from boxwright.data.synthetic import generate_scenes
 from boxwright.tasks.train.progress import StepReport, receive, send_progress
 
@@ -34,6 +35,24 @@ def test_reports_cross_the_border_in_order() -> None:
         send(REPORT)
     assert [report.step for report in seen] == [0, 1, 2, 50]
     assert seen[-1] == REPORT
+
+
+def test_a_listener_that_fails_ends_the_run_with_its_error() -> None:
+    seen: list[StepReport] = []
+
+    def fail(report: StepReport) -> None:
+        seen.append(report)
+        raise ZeroDivisionError
+
+    def run() -> None:
+        with receive(fail) as send:
+            for step in range(100_000):  # many more than a socket holds
+                send(StepReport(step=step, total=100_000))
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        run()
+    assert isinstance(caught.value.__context__, WorkerError), "the worker was refused"
+    assert len(seen) == 1
 
 
 def test_nobody_waits_for_a_listener_that_is_gone(tmp_path: Path) -> None:

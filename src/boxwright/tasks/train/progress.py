@@ -3,13 +3,15 @@
 import json
 import socket
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from boxwright.core.errors import WorkerError
 
 _LARGEST = 1 << 16
 
@@ -59,35 +61,47 @@ def clock(seconds: float | None) -> str:
 
 
 def send_progress(address: str, report: StepReport) -> None:
-    """Send a report to the process that started the run, without waiting; one that can't be sent is dropped."""
+    """Send a report to the process that started the run, without waiting; one that can't be sent is dropped.
+
+    Raises:
+        WorkerError: the listener has failed.
+    """
     # A new socket each time costs microseconds, and leaves nothing to close or to pickle.
-    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
-        # Refused if the listener has ended, is too slow, or is on another machine.
-        sender.sendto(json.dumps(asdict(report)).encode(), address)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
+        try:
+            sender.sendto(json.dumps(asdict(report)).encode(), address)
+        except ConnectionRefusedError as error:
+            raise WorkerError("The progress callback of the starting process has failed.") from error
+        except OSError:
+            pass  # the listener is too slow, on another machine, or gone
 
 
 @contextmanager
 def receive(progress: Progress) -> Iterator[Progress]:
-    """Yield a sender for workers; a thread calls `progress` with each of their reports."""
+    """Yield a sender for workers; a thread calls `progress` with each of their reports.
+
+    If `progress` raises, the sender fails from then on, and so does this block, with the same error.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="boxwright-progress-", ignore_cleanup_errors=True) as folder,
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener,
+        ThreadPoolExecutor(1, thread_name_prefix="boxwright-progress") as pool,
     ):
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         address = f"{folder}/socket"
         listener.bind(address)
-        thread = threading.Thread(target=_listen, args=(listener, progress), name="boxwright-progress", daemon=True)
-        thread.start()
+        listening = pool.submit(_listen, listener, progress)
         try:
             yield partial(send_progress, address)
         finally:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
-                end.sendto(b"", address)
-            thread.join()
+            with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+                end.sendto(b"", address)  # refused if it has failed
+            listening.result()
 
 
 def _listen(listener: socket.socket, progress: Progress) -> None:
-    while data := listener.recv(_LARGEST):
-        progress(StepReport(**json.loads(data)))
+    with listener:  # closed after a failure, so that later reports are refused
+        while data := listener.recv(_LARGEST):
+            progress(StepReport(**json.loads(data)))
 
 
 RESULT = "result.json"

@@ -55,7 +55,8 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
     Args:
         config: the run.
         callbacks: your own receivers of its progress.
-        progress: called with a report after each step; from a thread if the steps are in other processes.
+        progress: called with a report after each step; from a thread if the steps are in other processes. If it raises,
+            the run ends with that error.
 
     Raises:
         UsageError: a setting is wrong, or another program is writing to the folder.
