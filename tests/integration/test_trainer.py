@@ -58,16 +58,21 @@ def make_loader(batch: int) -> DataLoader[Any]:
 def test_two_processes_learn_what_one_learns_and_the_weights_come_back(strategy: str, tmp_path: Path) -> None:
     alone, together = Lit(), Watched()
     Trainer(enable_checkpointing=False, **QUIET).fit(alone, make_loader(16))
-    keeper = ModelCheckpoint(dirpath=tmp_path, filename="kept")
-    trainer = Trainer(num_processes=2, strategy=strategy, callbacks=[keeper], **QUIET)
+    keeper = ModelCheckpoint(filename="kept", monitor="train_loss")
+    trainer = Trainer(
+        num_processes=2, strategy=strategy, callbacks=[keeper], default_root_dir=tmp_path, log_every_n_steps=1, **QUIET
+    )
     trainer.fit(together, make_loader(8))
     for name, value in alone.state_dict().items():
         torch.testing.assert_close(together.state_dict()[name], value, rtol=0, atol=1e-6)
     assert "train_loss" in trainer.callback_metrics
     assert trainer.callback_metrics["open"] == 0
-    assert (tmp_path / "kept.ckpt").is_file()
-    assert keeper.best_model_path == str(tmp_path / "kept.ckpt")
+    assert keeper.best_model_path == str(tmp_path / "checkpoints" / "kept.ckpt")
+    assert Path(keeper.best_model_path).is_file()
     assert trainer.global_step == 2
+    for metrics in (trainer.callback_metrics, trainer.logged_metrics):
+        assert metrics["train_loss"] == keeper.best_model_score == keeper.current_score
+        assert metrics["train_loss"].dtype is torch.float32
 
 
 @pytest.mark.parametrize(("precision", "low"), [("32", 0.0), ("16", 1.0), ("bf16", 2.0), ("bf16-true", 2.0)])
@@ -144,6 +149,16 @@ def test_compile_makes_a_module_of_model_loss_optimizer_and_metrics() -> None:
     trainer.fit(model, make_loader(8), make_loader(8))
     assert not torch.equal(net.weight, before)
     assert {"train/loss", "val/loss", "val/biggest_0"} <= set(trainer.callback_metrics)
+
+
+def test_a_compiled_model_predicts_with_and_without_targets() -> None:
+    net = nn.Linear(4, 1)
+    model = Trainer.compile(net, nn.MSELoss(), torch.optim.SGD(net.parameters(), lr=0.1))
+    inputs = make_loader(16).dataset.tensors[0]
+    trainer = Trainer(enable_checkpointing=False, **QUIET)
+    for data in (TensorDataset(inputs), TensorDataset(inputs, inputs), inputs):
+        (found,) = trainer.predict(model, DataLoader(data, batch_size=16))
+        assert torch.equal(found, net(inputs))
 
 
 def test_bad_settings_are_refused() -> None:

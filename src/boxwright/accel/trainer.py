@@ -10,6 +10,7 @@ import torch
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch import Trainer as LightningTrainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -27,17 +28,19 @@ from boxwright.accel.module import as_list
 from boxwright.accel.plan import Plan, Request, one_of
 from boxwright.accel.strategy import make_launcher
 from boxwright.core import catalogue
+from boxwright.core.batches import BatchForm
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import UsageError
 from boxwright.core.log import get_logger
 from boxwright.core.types import Precision
 from boxwright.core.world import World
-from boxwright.devices.base import Device
+from boxwright.devices.base import Device, move
 from boxwright.devices.options import DeviceOptions
 from boxwright.launchers.allocator import read_allocator
 from boxwright.launchers.base import Launcher
 
 _log = get_logger(__name__)
+_METRICS = ("callback_metrics", "logged_metrics", "progress_bar_metrics")
 
 
 class Trainer(LightningTrainer):
@@ -209,9 +212,14 @@ class Trainer(LightningTrainer):
         self.strategy._lightning_module = model
         self.fit_loop.epoch_progress.current.completed = outcome["epochs"]
         self.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed = outcome["steps"]
-        self.callback_metrics.update({k: torch.as_tensor(v) for k, v in outcome["metrics"].items()})
+        for kind in _METRICS:
+            getattr(self, kind).update(outcome[kind])
         self._callback_connector._attach_model_callbacks()
         for callback, state in zip(self.checkpoint_callbacks, outcome["checkpoints"], strict=False):
+            if isinstance(
+                callback, ModelCheckpoint
+            ):  # the workers have found it; scores of other folders are not taken
+                callback.dirpath, callback.current_score = state["dirpath"], state["current_score"]
             callback.load_state_dict(state)
         self.state.status = outcome["status"]
 
@@ -272,7 +280,8 @@ class _Compiled(LightningModule):
         self._score(batch, "test")
 
     def predict_step(self, batch: Any, batch_idx: int) -> Any:  # noqa: ARG002
-        return self(*(batch[:-1] if isinstance(batch, (list, tuple)) and len(batch) > 1 else [batch]))
+        (args, kwargs), _ = BatchForm(self.model).split(batch)
+        return self.model(*args, **kwargs)
 
     def _score(self, batch: Sequence[Any], phase: str) -> None:
         *inputs, target = batch
@@ -312,10 +321,10 @@ def _fit_in_worker(
         return None
     return {
         "weights": {k: v.detach().cpu() for k, v in model.state_dict().items()},
-        "metrics": {k: float(v) for k, v in trainer.callback_metrics.items()},
+        **{kind: move(dict(getattr(trainer, kind)), torch.device("cpu")) for kind in _METRICS},
         "epochs": trainer.current_epoch,
         "steps": trainer.global_step,
-        "checkpoints": [c.state_dict() for c in trainer.checkpoint_callbacks],
+        "checkpoints": [move(c.state_dict(), torch.device("cpu")) for c in trainer.checkpoint_callbacks],
         "status": trainer.state.status,
     }
 
