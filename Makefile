@@ -68,7 +68,7 @@ chaos: setup
 # Intel's extension ends the interpreter on any other torch than its own.
 test-ipex:
 	test -x .venv-ipex/bin/python || $(PYTHON) -m venv .venv-ipex
-	.venv-ipex/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[ipex]" pytest pytest-xdist hypothesis
+	.venv-ipex/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[ipex]" pytest pytest-timeout pytest-xdist hypothesis sybil
 	OMP_NUM_THREADS=1 .venv-ipex/bin/python -m pytest tests/ipex tests/contract/test_runtimes.py -k ipex
 
 # On a machine with a GPU. Another Python than the virtual environment's: make test-cuda BIN=/usr/bin READY=

@@ -1,5 +1,7 @@
-"""Collects the examples of README and docs as tests; `tests/support/examples.py` runs them."""
+"""Settings of every test, and the examples of README and docs as tests; `tests/support/examples.py` runs them."""
 
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -17,3 +19,11 @@ def _data_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 __all__ = ["example_folder", "run_in_example_folder"]
+
+# A test that hangs fails with the stacks of all threads. Here and not in pyproject.toml, where pytest would reject the
+# setting in an environment without pytest-timeout.
+os.environ.setdefault("PYTEST_TIMEOUT", "300")
+
+# `nohup make test &` and some CI runners ignore Ctrl-C. Programs that tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -2,9 +2,13 @@
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from importlib.util import find_spec
 
 import pytest
+from support.shared import ROOT
 
 NEEDED = (
     "cloudpickle",
@@ -24,3 +28,18 @@ NEEDED = (
 def test_ci_leaves_out_no_test_for_want_of_a_package() -> None:
     assert [name for name in NEEDED if find_spec(name) is None] == []
     assert shutil.which("java") is not None, "Spark needs Java"
+
+
+def test_a_test_that_hangs_fails_in_due_time() -> None:
+    left_s, _ = signal.getitimer(signal.ITIMER_REAL)
+    assert 0 < left_s <= float(os.environ["PYTEST_TIMEOUT"])
+
+
+def test_ctrl_c_reaches_the_programs_of_tests_where_the_caller_ignores_it() -> None:
+    show = "import signal; print(signal.getsignal(signal.SIGINT).__name__)"
+    code = f"import conftest, subprocess, sys; subprocess.run([sys.executable, '-c', {show!r}])"
+    done = subprocess.run(
+        ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", code],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": "tests"}, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout == "default_int_handler\n", done.stderr
