@@ -22,6 +22,9 @@ _SLURM = {
     "local_world_size": ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"),
     "node_rank": ("SLURM_NODEID",),
 }
+RENDEZVOUS = "BOXWRIGHT_RENDEZVOUS"
+"""The variable that marks a worker of ours: where the first worker listens."""
+
 _CORES = "BOXWRIGHT_CORES"
 _STORE = "BOXWRIGHT_STORE"
 _POD = "KUBERNETES_SERVICE_HOST"  # Kubernetes sets it in every pod

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from itertools import count
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -12,12 +11,11 @@ from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_map
 
 from boxwright.core.types import Precision
-from boxwright.core.world import current
+from boxwright.devices.group import find_others
 from boxwright.devices.support import DeviceFacts, Support
 
 _AUTOCAST = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 Part = TypeVar("Part", bound=Callable[..., Any])
-_joined = count()  # every process of a run joins its groups in the same order
 
 
 class Device(Protocol):
@@ -152,21 +150,6 @@ class Device(Protocol):
 
     def synchronize(self) -> None:
         """Wait until all queued work is done."""
-
-
-def find_others(timeout: timedelta) -> dict[str, Any]:
-    """Return the arguments by which `init_process_group` finds the other processes.
-
-    On one machine that is our launcher's private file. Torch's own way, MASTER_ADDR, makes the first process listen on
-    all interfaces, without a key.
-    """
-    world = current()
-    if not world.store:
-        return {}
-    # A group's file must be new: it still holds the addresses of the group before.
-    store = distributed.FileStore(f"{world.store}-{next(_joined)}", world.world_size)
-    store.set_timeout(timeout)
-    return {"store": store, "rank": world.rank, "world_size": world.world_size}
 
 
 def move(batch: Any, place: torch.device) -> Any:

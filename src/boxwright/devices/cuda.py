@@ -14,7 +14,8 @@ from torch.utils._pytree import tree_map
 
 from boxwright.core.errors import UsageError
 from boxwright.core.types import Precision
-from boxwright.devices.base import Device, find_others
+from boxwright.devices.base import Device
+from boxwright.devices.group import find_others
 from boxwright.devices.near import pci_cpus
 from boxwright.devices.options import DeviceOptions
 from boxwright.devices.support import NO_INT8, Support

@@ -17,8 +17,9 @@ from torch.optim import Optimizer
 
 from boxwright.core.errors import MissingDependencyError, UsageError
 from boxwright.core.types import Precision
-from boxwright.devices.base import Device, find_others
+from boxwright.devices.base import Device
 from boxwright.devices.detect import PLUGIN, find_plugins
+from boxwright.devices.group import find_others
 from boxwright.devices.options import LAZY_MODE, DeviceOptions
 from boxwright.devices.support import NO_INT8, Support
 

@@ -15,8 +15,6 @@ Kind = Literal["exception", "death", "communication"]
 
 ATTEMPT = "BOXWRIGHT_ATTEMPT"
 """The variable that counts, from 0, how often the workers were started."""
-RENDEZVOUS = "BOXWRIGHT_RENDEZVOUS"
-"""The variable that marks a worker of ours: where the first worker listens."""
 IMPORTING_MAIN = "BOXWRIGHT_IMPORTING_MAIN"
 """The variable that is set while a worker imports the program's main module."""
 

@@ -4,8 +4,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 
-from boxwright.core.world import World
-from boxwright.launchers.base import RENDEZVOUS
+from boxwright.core.world import RENDEZVOUS, World
 
 
 def from_environment(env: Mapping[str, str] | None = None) -> World | None:

@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from boxwright.core.errors import UsageError
-from boxwright.launchers.base import ATTEMPT, RENDEZVOUS, WorkerSpec
+from boxwright.core.world import RENDEZVOUS
+from boxwright.launchers.base import ATTEMPT, WorkerSpec
 from boxwright.launchers.outcome import read_outcome
 from boxwright.launchers.supervisor import Worker
 
