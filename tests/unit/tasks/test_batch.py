@@ -232,6 +232,14 @@ def test_a_table_without_the_column_of_the_first_is_refused_at_once(tmp_path: Pa
         list_inputs(str(tmp_path), part_rows=1)
 
 
+def test_a_fifo_among_the_images_is_left_out_and_named(images: Path, caplog: pytest.LogCaptureFixture):
+    before = list_inputs(str(images), part_rows=3).count
+    os.mkfifo(images / "0" / "pipe.png")
+    (images / "1" / "zero.png").symlink_to("/dev/zero")
+    assert list_inputs(str(images), part_rows=3).count == before
+    assert all(f"{name}.png" in caplog.text for name in ("pipe", "zero"))
+
+
 def test_links_to_nowhere_and_to_themselves_and_odd_names(images: Path, caplog: pytest.LogCaptureFixture):
     (images / "0" / "again").symlink_to(images, target_is_directory=True)
     (images / "gone.jpg").symlink_to(images / "nowhere.jpg")
