@@ -38,8 +38,10 @@ _APP1, _SOS, _EOI = 0xE1, 0xDA, 0xD9
 _JPEG_END, _PNG_END = bytes((0xFF, _EOI)), b"IEND\xaeB`\x82"
 # Bounds for headers that are made to be walked for ever.
 _MOST_PARTS, _MOST_FILL = 200_000, 4096
+_MOST_SCANS, _SHORTEST_SCAN = 20, 12  # scans of an image of the largest size, bytes
 # Every start of frame; the three markers left out are tables.
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_BASELINE = (0xC0, 0xC1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +195,10 @@ def decode_with(data: bytes, name: str, flags: int) -> NDArray[Any]:
     # stderr only.
     if _is_cut_off(data):
         raise _unreadable(name, f"it is cut off after {len(data)} bytes", "Copy it again, or leave it out.")
-    check_pixels(find_size_hw(data) or (0, 0), name)
+    size_hw = find_size_hw(data) or (0, 0)
+    check_pixels(size_hw, name)
+    if data.startswith(_JPEG):
+        _check_scans(data, size_hw, name)
     try:
         image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except cv2.error as error:
@@ -222,6 +227,30 @@ def check_pixels(size_hw: tuple[int, int], name: str, kind: str = "image") -> No
             f"Make it smaller or leave it out; if you trust it, set {MAX_PIXELS} to a higher number.",
             kind,
         )
+
+
+def _check_scans(data: bytes, size_hw: tuple[int, int], name: str) -> None:
+    """Refuse a JPEG that goes over its pixels again and again: a scan is a few bytes and takes long."""
+    most = _MOST_SCANS * max_pixels() // max(size_hw[0] * size_hw[1], 1)
+    # Neither small files nor those of cameras, which have one scan, are searched.
+    if len(data) // _SHORTEST_SCAN <= most or _has_one_scan(data):
+        return
+    array = np.frombuffer(data, np.uint8)
+    scans = int(np.count_nonzero((array[:-1] == 0xFF) & (array[1:] == _SOS)))
+    if scans > most:
+        raise _unreadable(name, f"it has {scans} scans, more than {most}", "Save it again, or leave it out.")
+
+
+def _has_one_scan(data: bytes) -> bool:
+    """Return whether libjpeg decodes one scan only: the first has all components, and is not progressive."""
+    stream, components = io.BytesIO(data), 0
+    for marker, length in _jpeg_segments(stream):
+        if marker in _FRAMES:
+            body = stream.read(length)
+            components = body[5] if marker in _BASELINE and length > 5 else 0
+        elif marker == _SOS:
+            return components > 0 and data[stream.tell() + 2 : stream.tell() + 3] == bytes((components,))
+    return False
 
 
 def parse_header(data: bytes | BinaryIO) -> ImageHeader | None:

@@ -74,6 +74,16 @@ def test_a_header_that_claims_too_many_pixels_is_refused_before_decoding(data: b
         decode_image(data, "bomb")
 
 
+def test_a_jpeg_of_very_many_scans_is_refused_before_decoding() -> None:
+    stream = io.BytesIO()
+    Image.new("RGB", (2000, 2000)).save(stream, "JPEG", progressive=True)
+    data = stream.getvalue()
+    assert decode_image(data, "progressive").shape == (2000, 2000, 3)
+    last = data[data.rindex(b"\xff\xda") : -2]
+    with pytest.raises(DataError, match=r"it has 5010 scans, more than 894"):
+        decode_image(data[:-2] + last * 5000 + b"\xff\xd9", "bomb")
+
+
 def test_the_limit_can_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     data = cv2.imencode(".png", np.zeros((40, 56, 3), np.uint8))[1].tobytes()
     monkeypatch.setenv("BOXWRIGHT_MAX_PIXELS", "2239")
