@@ -18,7 +18,8 @@ MEMORY_MB = 1500
 
 # Where Python code may read besides the sandbox.
 _READABLE = (
-    sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]), "/usr/", "/lib", "/proc/", "/sys/", "/dev/null",
+    *filter(None, sys.path), sys.prefix, sys.base_prefix, str(Path(__file__).parents[2]), "/usr/", "/lib", "/proc/",
+    "/sys/", "/dev/null",
     "/dev/urandom", "/dev/shm", "/etc/localtime", "/etc/mime.types", "/etc/apache", "/etc/ssl", "/etc/os-release",
     "/etc/ld.so", "/etc/machine-id", "/etc/nsswitch", "/etc/hosts", "/etc/resolv.conf", "/etc/host.conf", "/opt/",
     "/bin/",
@@ -43,6 +44,7 @@ _PROGRAMS = (
     "c++",
     "ld",
     "ldconfig",
+    "fc-list",
     "lscpu",
     "nvidia-smi",
     "uname",
