@@ -91,7 +91,9 @@ class Spec:
         """
         try:
             return cls._of(values)
-        except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        except UsageError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise UsageError(f"A value is missing or of another kind: {error!r}") from error
 
     @classmethod

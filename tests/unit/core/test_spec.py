@@ -96,6 +96,7 @@ def test_numbers_that_no_machine_can_run_are_refused(changes: dict[str, Any], me
     [
         "[" * 100_000, "[]", "null", "{}", "{", '{"names": "abc", "size_hw": [64, 64]}',
         '{"names": ["a"], "size_hw": 64}', '{"names": ["a"], "size_hw": [Infinity, 64]}',
+        '{"names": ["a"], "size_hw": [NaN, 64]}', '{"names": ["a"], "size_hw": ["x", 64]}',
         '{"names": ["a"], "size_hw": [64, 64], "strides": [null]}',
         '{"names": ["a"], "size_hw": [64, 64], "output": []}',
     ],
