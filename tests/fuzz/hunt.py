@@ -108,7 +108,8 @@ def keep(box: Sandbox, case: Case, outcome: Outcome, found: list[str], folder: P
     os.rename(box.inputs, place / "in")
     case.save(place / "case.json", found)
     (place / "out").write_bytes(outcome.out[:1_000_000])
-    (place / "err").write_bytes(outcome.err[:1_000_000])
+    logs = b"".join(path.read_bytes() for path in box.tmp.glob("boxwright-*.log"))  # the traceback of exit code 70
+    (place / "err").write_bytes(outcome.err[:1_000_000] + logs[:1_000_000])
     (place / "replay.sh").write_text(f"cd {Path.cwd()} && {sys.executable} -m tests.fuzz --replay {place.absolute()}\n")
 
 
@@ -126,7 +127,8 @@ def replay(folder: Path, args: Namespace) -> int:
     print(
         f"exit code {outcome.code}, {outcome.wall_s:.1f} s, {outcome.cpu_s:.1f} s computing, {outcome.memory_mb:.0f} MB"
     )
-    sys.stdout.write(outcome.out.decode(errors="backslashreplace") + outcome.err.decode(errors="backslashreplace"))
+    logs = b"".join(path.read_bytes() for path in box.tmp.glob("boxwright-*.log"))
+    sys.stdout.write((outcome.out + outcome.err + logs).decode(errors="backslashreplace"))
     print("\n".join(f"FOUND {one}" for one in found) or "nothing wrong")
     return 1 if found else 0
 
