@@ -53,7 +53,7 @@ unit: setup
 # Real clusters on this machine: Ray with several nodes, Spark with a master and two workers (Java 17 is needed). It kills
 # workers at more moments than `make test`; `make chaos` has more.
 test-engines: setup
-	$(PYTEST) -m "engines or more" tests/contract tests/integration
+	$(PYTEST) -m "engines or more" tests
 
 # What they find is kept in runs/fuzz/findings and runs/chaos.
 SECONDS = 600

@@ -235,8 +235,10 @@ def test_a_search_that_is_interrupted_leaves_no_process_and_no_temporary_file(
         stderr=subprocess.PIPE,
     )
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    deadline = time.monotonic() + 60
     while not list((tmp_path / "tmp").glob("boxwright-launch-*/0/start.json")) or not children.read_text():
         assert process.poll() is None
+        assert time.monotonic() < deadline
         time.sleep(0.05)
     started = children.read_text().split()
     process.send_signal(signal.SIGINT)

@@ -37,7 +37,7 @@ def halve_rate(optimizer: Any, config: dict[str, Any]) -> Any:
     return torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
 
 
-@pytest.mark.parametrize("backend", ["subprocess", "spawn"])
+@pytest.mark.parametrize("backend", ["subprocess", *further("spawn")])
 def test_two_workers_reach_the_weights_of_a_plain_loop_with_the_same_batch(backend: str) -> None:
     estimator = make_estimator(
         **TWO, backend=backend, scheduler_creator=halve_rate, config={"samples": 20}, metrics=[nn.functional.l1_loss]
@@ -105,9 +105,11 @@ def step_own_loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Any:
     return losses, outputs, batch[1]
 
 
-@pytest.mark.parametrize("step", [None, step_own_loss])
-def test_a_model_that_owns_its_loss_needs_no_loss_in_fit_and_in_evaluate(step: Any) -> None:
-    estimator = make_estimator(**TWO, model=lambda config: OwnLoss(), loss=None, step=step, config={"samples": 20})
+@pytest.mark.parametrize(("workers", "step"), [(2, None), (1, step_own_loss), *further((2, step_own_loss))])
+def test_a_model_that_owns_its_loss_needs_no_loss_in_fit_and_in_evaluate(workers: int, step: Any) -> None:
+    estimator = make_estimator(
+        workers_per_node=workers, model=lambda config: OwnLoss(), loss=None, step=step, config={"samples": 20}
+    )
     stats = estimator.fit(make_loader, epochs=2, batch_size=4)
     plain = train_plainly(2, 4, 20)
     assert_same_weights(estimator.get_state_dict(), {f"net.{name}": value for name, value in plain.items()})
@@ -139,7 +141,7 @@ class Spread:
         return {"spread": float(np.std(self.values)), "seen": len(self.values)}
 
 
-@pytest.mark.parametrize("samples", [1, 9, SAMPLES])
+@pytest.mark.parametrize("samples", [1, 9, *further(SAMPLES)])
 def test_metrics_are_of_the_whole_set_and_count_each_sample_once(samples: int) -> None:
     from torchmetrics import MeanSquaredError
     from torchmetrics.regression import PearsonCorrCoef
@@ -223,13 +225,14 @@ def load_pairs(config: dict[str, Any], batch_size: int | None) -> DataLoader[Any
     return DataLoader(make_set(10), batch_sampler=Pairs(10))
 
 
-def test_a_loader_with_a_batch_sampler_and_no_batch_size_works() -> None:
+@pytest.mark.parametrize("swapped", [False, *further(True)])
+def test_a_loader_with_a_batch_sampler_and_no_batch_size_works(swapped: bool) -> None:
     estimator = make_estimator(**TWO)
     live = DataLoader(make_set(10), batch_sampler=BatchSampler(SequentialSampler(range(10)), 2, drop_last=False))
     assert live.batch_size is None
-    stats = [estimator.fit(data, epochs=1)[0] for data in (load_pairs, live)]
-    assert [s["num_samples"] for s in stats] == [12, 12], "5 batches for 2 workers: one comes again"
-    assert [estimator.evaluate(data)["num_samples"] for data in (load_pairs, live)] == [10, 10]
+    fitted, scored = (live, load_pairs) if swapped else (load_pairs, live)
+    assert estimator.fit(fitted, epochs=1)[0]["num_samples"] == 12, "5 batches for 2 workers: one comes again"
+    assert estimator.evaluate(scored)["num_samples"] == 10
     assert estimator.predict(live).shape == (10, 1)
 
 
@@ -356,7 +359,8 @@ def test_a_killed_worker_is_survived_with_the_result_of_a_run_resumed_by_hand(
     }
     fit: dict[str, Any] = {"batch_size": 4, "validation_data": make_loader}
     # Something older lies in the folder: it must not be taken up.
-    make_estimator(**settings | {"config": {"samples": 8, "norm": True}}).fit(make_loader, epochs=1, batch_size=4)
+    older = settings | {"config": {"samples": 8, "norm": True}, "workers_per_node": 1}
+    make_estimator(**older).fit(make_loader, epochs=1, batch_size=4)
 
     killed = make_estimator(**settings)
     stats = killed.fit(make_loader, epochs=4, callbacks=[KillOnce(tmp_path / "flag", epoch)], **fit)

@@ -70,8 +70,15 @@ def assert_same_weights(a: Path, b: Path) -> None:
         torch.testing.assert_close(value, theirs[key], rtol=1e-5, atol=1e-6, msg=lambda m, key=key: f"{key}: {m}")
 
 
-@pytest.mark.parametrize("devices", [pytest.param("1", marks=ONE), pytest.param("2", marks=TWO)])
-@pytest.mark.parametrize("mode", ["eager", "lazy"])
+@pytest.mark.parametrize(
+    ("mode", "devices"),
+    [
+        pytest.param("eager", "1", marks=ONE),
+        pytest.param("lazy", "2", marks=TWO),
+        pytest.param("lazy", "1", marks=[ONE, pytest.mark.more]),
+        pytest.param("eager", "2", marks=[TWO, pytest.mark.more]),
+    ],
+)
 def test_fp32_training_equals_the_cpu(on_hpu: Train, on_cpu: Callable[..., Path], mode: str, devices: str) -> None:
     lazy = ["--use_lazy_mode"] if mode == "lazy" else []
     finished, run = on_hpu("--devices", devices, *lazy)
@@ -102,9 +109,9 @@ def test_fp32_training_equals_the_cpu(on_hpu: Train, on_cpu: Callable[..., Path]
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param((), marks=ONE),
         pytest.param(("--use_lazy_mode",), marks=ONE),
-        pytest.param(("--devices", "2", "compile=false"), marks=TWO),
+        pytest.param((), marks=[ONE, pytest.mark.more]),
+        pytest.param(("--devices", "2", "compile=false"), marks=[TWO, pytest.mark.more]),
     ],
 )
 def test_bf16_training_stays_near_the_cpu(on_hpu: Train, on_cpu: Callable[..., Path], words: tuple[str, ...]) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import ModelCheckpoint
+from support.clusters import further
 from support.processes import listening_addresses
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -54,7 +55,7 @@ def make_loader(batch: int) -> DataLoader[Any]:
     return DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=batch)
 
 
-@pytest.mark.parametrize("strategy", ["subprocess", "spawn"])
+@pytest.mark.parametrize("strategy", ["subprocess", *further("spawn")])
 def test_two_processes_learn_what_one_learns_and_the_weights_come_back(strategy: str, tmp_path: Path) -> None:
     alone, together = Lit(), Watched()
     Trainer(enable_checkpointing=False, **QUIET).fit(alone, make_loader(16))

@@ -100,6 +100,7 @@ def check_run_folder(out: Path) -> None:
     assert not (out / ".data.tar").exists()
 
 
+@pytest.mark.xdist_group("by_hand")
 def test_a_store_and_data_by_url_go_on_in_a_new_folder(tar_url: str, tmp_path: Path, by_hand: dict[str, Any]):
     store = f"file://{tmp_path}/far"
     with pytest.raises(WorkerFailed, match="signal 9"):

@@ -18,8 +18,10 @@ _STORE_BYTES = 80 << 20
 
 
 def further(*values: Any) -> list[Any]:
-    """Return values to try a slow test with in `make test-engines` alone."""
-    return [pytest.param(value, marks=pytest.mark.more) for value in values]
+    """Return values, or tuples of them, to try a slow test with in `make test-engines` alone."""
+    return [
+        pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.more) for value in values
+    ]
 
 
 @pytest.fixture(scope="module")

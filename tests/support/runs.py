@@ -37,9 +37,11 @@ class DieOnce(Callback):
 
 def resume_by_hand(data: Path, folder: Path) -> None:
     """Train on this machine; the run dies after its first evaluation and is resumed."""
-    with pytest.raises(WorkerFailed, match="signal 9"):
+    with pytest.raises(WorkerFailed, match="signal 9") as caught:
         train(make_config(data, folder), callbacks=[DieOnce(6)])
-    train(make_config(data, folder, resume=True))
+    assert (caught.value.rank, caught.value.kind) == (0, "death")
+    assert load_checkpoint(folder / "weights" / "last.pt")["step"] == 5
+    assert train(make_config(data, folder, resume=True)).steps == SETTINGS["steps"]
 
 
 def check_same(folder: Path, other: dict[str, Any]) -> None:
