@@ -26,8 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.engines)
             if item.get_closest_marker("xdist_group") is None:
                 item.add_marker(pytest.mark.xdist_group(engine))
-    # Both engines need the run `by_hand`: one makes it at its beginning, so that the other does not wait at its end.
-    items.sort(key=lambda item: "by_hand" not in getattr(item, "fixturenames", ()) or _find_engine(item) != ENGINES[0])
+    items.sort(key=_engine_order)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -37,6 +36,21 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             assert item.get_closest_marker("xdist_group") is None or "@" in item.nodeid, (
                 f"{item.nodeid} is not kept in its group: this pytest and pytest-xdist do not fit together"
             )
+
+
+def _engine_order(item: pytest.Item) -> int:
+    """Put the tests of one cluster together, so that it is started once.
+
+    Both engines need the run `by_hand`: Ray's tests make it at their beginning, so that Spark's, which need it at their
+    end, don't wait for it.
+    """
+    engine, fixtures = _find_engine(item), getattr(item, "fixturenames", ())
+    if engine is None:
+        return 5
+    in_order = 1 if f"{engine}_cluster" in fixtures else 3
+    if engine == ENGINES[0]:
+        return 0 if "by_hand" in fixtures else in_order
+    return 4 if "by_hand" in fixtures else 4 - in_order
 
 
 def _find_engine(item: pytest.Item) -> str | None:

@@ -1,4 +1,4 @@
-"""Real engines on this machine, started for a module's tests and stopped for sure."""
+"""Real engines on this machine, shared by the tests that need the same one, and stopped for sure."""
 
 import os
 import shutil
@@ -7,8 +7,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +24,55 @@ def further(*values: Any) -> list[Any]:
     ]
 
 
-@pytest.fixture(scope="module")
-def ray_here() -> Iterator[None]:
+class Running:
+    """The cluster that is running, one for each engine: the next test gets it, or it is stopped for another one."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, tuple[str, Any, ExitStack]] = {}
+
+    def get(self, engine: str, kind: str, start: Callable[[], AbstractContextManager[Any]]) -> Any:
+        """Return the engine's cluster of this kind, started if it is not the one that runs."""
+        if engine not in self._running or self._running[engine][0] != kind:
+            self.stop(engine)
+            stack = ExitStack()
+            self._running[engine] = kind, stack.enter_context(start()), stack
+        return self._running[engine][1]
+
+    def stop(self, engine: str) -> None:
+        if engine in self._running:
+            self._running.pop(engine)[2].close()
+
+    def stop_all(self) -> None:
+        for engine in list(self._running):
+            self.stop(engine)
+
+
+@pytest.fixture(scope="session")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """The clusters of this test process; their workers have a cache folder of their own."""
+    clusters = Running()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BOXWRIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield clusters
+        clusters.stop_all()
+
+
+@pytest.fixture
+def ray_here(running: Running) -> None:
     """A Ray of one machine with four CPUs, to which the tests' process is connected."""
     pytest.importorskip("ray", reason="ray is not installed")
     from boxwright.launchers.ray_ import open_ray
 
-    with open_ray(cores=4):
-        yield
+    running.get("ray", "here", lambda: open_ray(cores=4))
 
 
-@pytest.fixture(scope="module")
-def spark_here() -> Iterator[None]:
+@pytest.fixture
+def spark_here(running: Running) -> None:
     """A Spark session with two local cores."""
     need_spark()
     from boxwright.launchers.spark_session import open_spark
 
-    with open_spark("local[2]"):
-        yield
+    running.get("spark", "here", lambda: open_spark("local[2]"))
 
 
 class RayCluster:
@@ -78,10 +109,9 @@ class RayCluster:
         return not any(kind == "raylet" for kind, _ in node.dead_processes())
 
 
-@pytest.fixture(scope="module")
-def ray_nodes() -> Iterator[RayCluster]:
+@contextmanager
+def start_ray() -> Iterator[RayCluster]:
     """Three Ray nodes, to which the tests' process is connected."""
-    pytest.importorskip("ray", reason="ray is not installed")
     from boxwright.launchers.ray_ import open_ray
 
     cluster = RayCluster()
@@ -94,10 +124,12 @@ def ray_nodes() -> Iterator[RayCluster]:
 
 
 @pytest.fixture
-def ray_cluster(ray_nodes: RayCluster) -> RayCluster:
+def ray_cluster(running: Running) -> RayCluster:
     """The nodes, all alive at the start of each test."""
-    ray_nodes.complete()
-    return ray_nodes
+    pytest.importorskip("ray", reason="ray is not installed")
+    nodes: RayCluster = running.get("ray", "cluster", start_ray)
+    nodes.complete()
+    return nodes
 
 
 def need_spark() -> None:
@@ -170,11 +202,17 @@ def start_spark(folder: Path) -> Iterator[str]:
                     process.wait()
 
 
-@pytest.fixture(scope="module")
-def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture
+def spark_cluster(running: Running, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The URL of such a master, with a session of this process on it."""
     need_spark()
     from boxwright.launchers.spark_session import open_spark
 
-    with start_spark(tmp_path_factory.mktemp("spark")) as master, open_spark(master, {"spark.executor.memory": "512m"}):
-        yield master
+    @contextmanager
+    def start() -> Iterator[str]:
+        folder = tmp_path_factory.mktemp("spark")
+        with start_spark(folder) as master, open_spark(master, {"spark.executor.memory": "512m"}):
+            yield master
+
+    master: str = running.get("spark", "cluster", start)
+    return master
