@@ -190,13 +190,13 @@ class TermOther(Callback):
 def test_a_signal_to_one_process_stops_all_at_the_same_step_and_resume_learns_the_same(
     scenes: Path, tmp_path: Path
 ) -> None:
-    settings = {"num_processes": 2, "steps": 12, "print_interval": 1}
+    settings = {"num_processes": 2, "steps": 8, "print_interval": 1}
     first = train(make_config(scenes, tmp_path / "parts", **settings), callbacks=[TermOther(2)])
     assert first.stopped == "signal 15"
-    assert 2 <= first.steps < 12
+    assert 2 <= first.steps < 8
     saved = load_checkpoint(tmp_path / "parts" / "weights" / "last.pt")
     assert (saved["step"], saved["world_size"]) == (first.steps, 2)
-    assert train(make_config(scenes, tmp_path / "parts", resume=True, **settings)).steps == 12
+    assert train(make_config(scenes, tmp_path / "parts", resume=True, **settings)).steps == 8
     train(make_config(scenes, tmp_path / "whole", **settings))
     a, b = (load_checkpoint(tmp_path / name / "weights" / "last.pt") for name in ("whole", "parts"))
     for part in ("model", "average"):

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,8 +12,8 @@ from boxwright.accel.trainer import Trainer
 from boxwright.devices.options import DeviceOptions
 
 
-def main() -> None:
-    out, accelerator, processes, precision = sys.argv[1:]
+def fit(accelerator: str, processes: int, precision: str, batch: int) -> dict[str, Any]:
+    """Return weights, losses and outputs; `batch` counts the samples of one process."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.SiLU(), nn.Linear(16, 2))
     data = TensorDataset(torch.randn(16, 8), torch.randint(0, 2, (16,)))
@@ -20,19 +21,24 @@ def main() -> None:
         model, loss=nn.CrossEntropyLoss(), optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     )
     trainer = Trainer(
-        num_processes=int(processes), accelerator=accelerator, precision=precision, max_epochs=2, logger=False,
+        num_processes=processes, accelerator=accelerator, precision=precision, max_epochs=2, logger=False,
         device_options=DeviceOptions(lazy=True) if accelerator == "hpu" else None,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
-    trainer.fit(module, DataLoader(data, batch_size=4), DataLoader(data, batch_size=8))
+    trainer.fit(module, DataLoader(data, batch_size=batch), DataLoader(data, batch_size=8))
     state = {key: value.detach().cpu() for key, value in model.state_dict().items()}
-    found = {"weights": state, "loss": float(trainer.callback_metrics["val/loss"])}
+    found: dict[str, Any] = {"weights": state, "loss": float(trainer.callback_metrics["val/loss"])}
     (scores,) = trainer.validate(module, DataLoader(data, batch_size=8), verbose=False)
     predicted = trainer.predict(module, DataLoader(data, batch_size=8))
     assert predicted is not None
     found |= {"validated": scores["val/loss"], "predicted": torch.cat(predicted).float().cpu()}  # type: ignore[arg-type]
     found |= {"where": str(trainer.strategy.root_device), "plan": trainer.plan.lines()}
-    torch.save(found, Path(out))
+    return found
+
+
+def main() -> None:
+    out, accelerator, processes, precision = sys.argv[1:]
+    torch.save(fit(accelerator, int(processes), precision, batch=4), Path(out))
 
 
 if __name__ == "__main__":
