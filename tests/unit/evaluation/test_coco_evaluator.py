@@ -168,7 +168,6 @@ def test_a_state_that_does_not_fit_together_is_refused(change: dict[str, Any], m
         ({"detections": found(names=("dog", "cat"))}, UsageError, "of the classes 'dog', 'cat'"),
         ({"detections": found(size_hw=(416, 416))}, UsageError, r"for an image of \(416, 416\)"),
         ({"truth_boxes_xyxy": [(0, 0, 5, np.nan)]}, DataError, "truth_boxes_xywh holds a value that is not a finite"),
-        ({"detections": found((BOX, 0, np.nan))}, DataError, "detection_scores holds a value that is not a finite"),
     ],
 )
 def test_an_image_that_does_not_fit_is_refused_and_leaves_no_trace(
