@@ -11,6 +11,8 @@ from math import inf
 from pathlib import Path
 
 _RETRY_S = 0.2
+# What safetensors, shutil.copytree and OpenVINO's stream say when a disk is full.
+_FULL = ("No space left on device", "iostream error")
 _KINDS = {
     stat.S_IFIFO: "a FIFO (named pipe)", stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
@@ -129,7 +131,29 @@ def naming(path: Path, draft: Path | None = None) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno is not None and error.filename in (None, str(draft), draft):
-            error.filename, error.filename2 = str(path), None
+            error.filename = str(path)
+            if error.filename2 is not None:
+                del error.filename2  # None would be printed
+        raise
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Name the file or folder in an error of a full disk, also in that of a library that has its own kind of error.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    try:
+        with naming(path):
+            yield
+    except Exception as error:
+        if not isinstance(error, OSError) or error.errno is None:
+            if not any(words in str(error) for words in _FULL):
+                raise
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            error.filename = str(path)  # not a file inside its draft
         raise
 
 

@@ -1,5 +1,6 @@
 """Traces of flat models: make, check, write and read them."""
 
+import io
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from boxwright.core.errors import CheckpointError, ConversionError
+from boxwright.core.files import naming
 from boxwright.runtimes.base import first_line
 from boxwright.runtimes.parity import distance
 from boxwright.runtimes.source import Source
@@ -62,9 +64,12 @@ def save_trace(source: Source, module: nn.Module, folder: Path) -> dict[str, Any
         ConversionError: the model can't be traced.
     """
     script, notes = trace(module, source.example)
+    buffer = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        torch.jit.save(script, folder / SCRIPT)
+        torch.jit.save(script, buffer)
+    with naming(folder / SCRIPT):  # not by torch, which aborts the process when the disk is full
+        (folder / SCRIPT).write_bytes(buffer.getbuffer())
     if not source.signature.free_batch or _follows(script, module, source.example):
         return notes
     return notes | {"batch": source.example[0].shape[0]}

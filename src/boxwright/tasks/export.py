@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from boxwright.core import catalogue
 from boxwright.core.errors import ConversionError, UsageError, check_choice
-from boxwright.core.files import naming
+from boxwright.core.files import writing
 from boxwright.core.packages import require
 from boxwright.core.spec import OutputForm, Spec
 from boxwright.core.types import Precision
@@ -201,7 +201,7 @@ def export(model: str | Path, out: Path | None = None, config: ExportConfig | No
             f"Nothing can be written to {str(parent)!r}: permission denied. Name another place with --out."
         )
     # On the target's disk, so that the draft can be renamed.
-    with naming(target), TemporaryDirectory(prefix=f".{target.name}.", dir=parent) as folder:
+    with TemporaryDirectory(prefix=f".{target.name}.", dir=parent) as folder, writing(target):
         scratch = Path(folder)
         draft = scratch / target.name
         if config.format == "onnx":

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.core.errors import BudgetError, DataError, UsageError
-from boxwright.core.files import naming, write_whole
+from boxwright.core.files import write_whole, writing
 from boxwright.core.log import get_logger, progress_bar
 from boxwright.core.signature import Array
 from boxwright.core.spec import Spec
@@ -305,13 +305,16 @@ def _write_best(case: DetectorCase, report: Report, folder: Path) -> Path | None
         return None
     target, draft = folder / "best", folder / ".best"
     shutil.rmtree(draft, ignore_errors=True)  # of a search that was killed here
-    with naming(target):
-        if best == ORIGINAL:
-            choice = Choice(runtime="eager", mode="plain")
-            write_artifact(case.source(), choice, draft, spec=case.spec, golden=case.probes()[0])
-        else:
-            shutil.copytree(folder / "artifacts" / best, draft)
-        if target.exists():
-            shutil.rmtree(target)
-        draft.rename(target)
+    try:
+        with writing(target):
+            if best == ORIGINAL:
+                choice = Choice(runtime="eager", mode="plain")
+                write_artifact(case.source(), choice, draft, spec=case.spec, golden=case.probes()[0])
+            else:
+                shutil.copytree(folder / "artifacts" / best, draft)
+            if target.exists():
+                shutil.rmtree(target)
+            draft.rename(target)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
     return target

@@ -1,5 +1,6 @@
 import errno
 import os
+import shutil
 import signal
 import socket
 from pathlib import Path
@@ -15,6 +16,7 @@ from boxwright.core.files import (
     require_file,
     whole_file,
     write_whole,
+    writing,
 )
 from boxwright.core.signals import sigterm_raises
 
@@ -76,6 +78,26 @@ def test_an_error_names_the_file_and_not_its_draft(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"/new\.txt'") as caught, whole_file(tmp_path / "new.txt") as draft:
         draft.mkdir()
     assert ".tmp" not in str(caught.value)
+    assert "None" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("basic_ios::clear: iostream error"),
+        shutil.Error([("a", "b", "[Errno 28] No space left on device: 'b'")]),
+        OSError(errno.ENOSPC, "No space left on device", "/draft/model.bin"),
+    ],
+    ids=["OpenVINO", "copytree", "a file inside"],
+)
+def test_a_full_disk_is_the_same_error_whoever_finds_it(tmp_path: Path, error: Exception) -> None:
+    with pytest.raises(OSError, match=r"No space left on device: .*/model\.xml'"), writing(tmp_path / "model.xml"):
+        raise error
+
+
+def test_other_errors_of_a_writer_stay_as_they_are(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="shape"), writing(tmp_path / "model.xml"):
+        raise RuntimeError("shape")
 
 
 def test_an_error_that_names_another_file_keeps_its_name(tmp_path: Path) -> None:
