@@ -162,12 +162,15 @@ def check_finite(state: State, source: Path) -> None:
     Raises:
         CheckpointError: there is one; the message names its tensor.
     """
-    for key, value in state.items():
-        # A sum passes on what is not finite, and is several times as fast as looking at each number.
-        if value.is_floating_point() and not value.to(torch.float32).sum().isfinite():
-            raise CheckpointError(
-                f"The weights in {str(source)!r} are damaged: {key!r} holds NaN or infinity. Use another checkpoint."
-            )
+    floats = {key: value for key, value in state.items() if value.is_floating_point()}
+    # A sum passes on what is not finite, and is several times as fast as looking at each number.
+    sums = [value.to(torch.float32).sum() for value in floats.values()]
+    finite = torch.stack(sums).isfinite().tolist() if sums else []
+    if not all(finite):
+        key = next(key for key, good in zip(floats, finite, strict=True) if not good)
+        raise CheckpointError(
+            f"The weights in {str(source)!r} are damaged: {key!r} holds NaN or infinity. Use another checkpoint."
+        )
 
 
 def load_weights(model: nn.Module, state: State, *, new_head: bool = False) -> LoadReport:
