@@ -1,7 +1,9 @@
 """OpenVINO on the CPU: converted directly from torch, run without it."""
 
+import ctypes
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -114,6 +116,7 @@ class OpenvinoGraph:
         self._compiled: dict[_Shapes, _CompiledModel] = {}
         self._lock = threading.Lock()
         self._process = os.getpid()
+        _graphs.add(self)
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """Return the outputs for flat inputs; the caller owns the arrays."""
@@ -153,6 +156,11 @@ class OpenvinoGraph:
         with kept_signal_stack():
             self._compiled.clear()
 
+    def keep_for_ever(self) -> None:
+        """Never free what OpenVINO has made, not even when the program ends."""
+        for kept in (self, self._model, *self._compiled.values()):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+
     def _compile(self, inputs: Sequence[Array]) -> "_CompiledModel":
         refuse_fork(self._process)
         shapes = tuple(a.shape for a in inputs)
@@ -164,6 +172,18 @@ class OpenvinoGraph:
             if shapes not in self._compiled:
                 self._compiled[shapes] = _CompiledModel(self._model, shapes, self._settings)
             return self._compiled[shapes]
+
+
+_graphs: "weakref.WeakSet[OpenvinoGraph]" = weakref.WeakSet()
+
+
+def _keep_all() -> None:
+    """Keep the models of a forked child's parent: freeing one would wait for threads that only the parent has."""
+    for graph in list(_graphs):
+        graph.keep_for_ever()
+
+
+os.register_at_fork(after_in_child=_keep_all)
 
 
 class _CompiledModel:

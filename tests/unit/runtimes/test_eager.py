@@ -1,3 +1,6 @@
+import os
+import signal
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -117,6 +120,22 @@ def test_streams_are_refused(tmp_path: Path) -> None:
     write_artifact(Source.of(nn.Identity(), (torch.zeros(2, 3),)), Choice(runtime="eager"), tmp_path / "art")
     with pytest.raises(UsageError, match="streams=2 does not apply"):
         open_graph(tmp_path / "art", Tuning(streams=2))
+
+
+def test_a_forked_child_computes_alone_instead_of_waiting_for_threads_of_its_parent(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).uniform(size=(2, 3, 96, 96)).astype(np.float32)
+    source = Source.of(nn.Conv2d(3, 32, 3), (images,))
+    write_artifact(source, Choice(runtime="eager"), tmp_path / "art")
+    graph = open_graph(tmp_path / "art", Tuning(threads=2))
+    (expected,) = graph.run([images])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads
+        child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)
+        os._exit(0 if np.allclose(graph.run([images])[0], expected, atol=1e-5) else 1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_broken_and_missing_programs_are_refused(tmp_path: Path) -> None:
