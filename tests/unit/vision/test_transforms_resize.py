@@ -123,6 +123,7 @@ def test_a_random_resized_crop_is_the_resized_part_that_its_parameters_name(phot
     "make",
     [
         lambda: T.Resize(0),
+        lambda: T.Resize(2**63),
         lambda: T.Resize((3, 4, 5)),
         lambda: T.Resize(2.5),
         lambda: T.Resize((3, 4), max_size=9),

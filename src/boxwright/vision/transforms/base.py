@@ -17,6 +17,8 @@ from torch import nn
 
 from boxwright.core.errors import UsageError
 
+_MOST = 1 << 20  # pixels of a side; OpenCV fails with its own error above 31 bits
+
 Range: TypeAlias = Any
 """An argument that is one number or (smallest, largest); the transform keeps the pair."""
 
@@ -122,6 +124,8 @@ def spread(name: str, value: Range, middle: float = 0.0, lengths: tuple[int, ...
 def pair(size: int | Sequence[int], name: str = "size") -> tuple[int, int]:
     """Return (height, width) from a positive whole number, or from one or two of them."""
     values: tuple[Any, ...] = tuple(size) if isinstance(size, Iterable) else (size,)
-    if len(values) not in (1, 2) or any(not isinstance(v, int | np.integer) or v < 1 for v in values):
-        raise UsageError(f"{name}={size!r} must be one or two positive whole numbers: side, or (height, width).")
+    if len(values) not in (1, 2) or any(not isinstance(v, int | np.integer) or not 1 <= v <= _MOST for v in values):
+        raise UsageError(
+            f"{name}={size!r} must be one or two whole numbers from 1 to {_MOST:,}: side, or (height, width)."
+        )
     return int(values[0]), int(values[-1])
