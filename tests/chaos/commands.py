@@ -17,6 +17,7 @@ from chaos.leftovers import find_torn, wait_for_orphans
 
 CODES = range(7)
 _LIMIT_S = 180.0
+_LIBRARIES = (".ses", "torchinductor_")  # ONNX Runtime and torch keep these among the temporary files
 
 
 @dataclass
@@ -86,7 +87,7 @@ def try_moment(job: Job, folder: Path, whole: Undisturbed, plan: tuple[float, st
         faults.append(f"traceback: {log.strip().splitlines()[-1][:150]}")
     faults += find_torn(folder, drafts=number == signal.SIGKILL)
     if number == signal.SIGTERM:
-        left = [path.name for path in (folder / "tmp").iterdir() if path.name != ".ses"]  # that is ONNX Runtime's
+        left = [path.name for path in (folder / "tmp").iterdir() if not path.name.startswith(_LIBRARIES)]
         faults += [f"left {name} in the folder for temporary files" for name in left]
     return faults + _run_again(job, folder, whole)
 

