@@ -247,7 +247,7 @@ def test_bad_samples_below_the_limit_are_left_out_and_named(tmp_path: Path, capl
         ({"batch": 3, "accumulate": 2}, UsageError, "Use a multiple of 2"),
         ({"freeze": ("nowhere",)}, UsageError, "names no part of the network"),
         ({"loggers": ("wandbb",)}, UsageError, "Did you mean 'wandb'"),
-        ({"resume": True}, CheckpointError, "can't be read"),
+        ({"resume": True}, CheckpointError, "before its first save"),
         ({"num_processes": 999, "batch": 999}, UsageError, "physical cores"),
         ({"data": Path("/nowhere")}, DataError, "There is no data set"),
         ({"ckpt": Path("/nowhere.pth")}, CheckpointError, "There is no model file"),

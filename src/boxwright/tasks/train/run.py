@@ -28,7 +28,7 @@ from boxwright.tasks.train.progress import RESULT, Progress, StepReport, TrainRe
 from boxwright.tasks.train.remote_data import SHIPPED, pack
 from boxwright.tasks.train.report import write_report
 from boxwright.tasks.train.resume import writing_to
-from boxwright.tasks.train.run_store import LAST, RunStore, file_state
+from boxwright.tasks.train.run_store import LAST, PREVIOUS, RunStore, file_state
 
 __all__ = ["StepReport", "TrainConfig", "TrainResult", "train"]
 
@@ -112,6 +112,11 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
                 if not store.has_run():
                     raise store.nothing_to_resume()
                 store.pull()
+            if not last.exists() and not (folder / PREVIOUS).exists():
+                raise CheckpointError(
+                    f"{str(folder)!r} holds no checkpoint: the run ended before its first save. Start it again with "
+                    "the same command, without --resume."
+                )
             _compare_settings(last, config)
         plan = nano.plan.lines()
         with _described(folder, {"args.yaml": to_yaml(config), "plan.txt": "\n".join(plan) + "\n"}, store):
