@@ -63,7 +63,7 @@ def make_jobs(inputs: Path, ray_address: str = "") -> list[Job]:
         ]  # fmt: skip
 
         def again(folder: Path) -> list[str]:
-            begun = (folder / "run" / "args.yaml").is_file()
+            begun = any((folder / "run" / "weights").glob("last*.pt"))  # before that there is nothing to resume
             return [*(["train", "--resume"] if begun else words), "--out", str(folder / "run")]
 
         return lambda folder: [*words, "--out", str(folder / "run")], again
