@@ -24,6 +24,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if engine is not None:
             assert "tests/contract" in item.nodeid or "tests/integration" in item.nodeid, f"{item.nodeid}: see Makefile"
             item.add_marker(pytest.mark.engines)
+            if item.get_closest_marker("same_worker") is not None:
+                item.add_marker(pytest.mark.more)
             if item.get_closest_marker("xdist_group") is None:
                 item.add_marker(pytest.mark.xdist_group(engine))
     items.sort(key=_engine_order)

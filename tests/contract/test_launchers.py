@@ -137,6 +137,7 @@ def test_what_workers_print_comes_out_with_their_rank(launcher: Launcher):
     assert sorted(err.getvalue().splitlines()) == ["[rank 0] trouble ×", "[rank 1] trouble ×"]
 
 
+@pytest.mark.same_worker
 def test_a_single_worker_prints_as_if_it_were_this_process(launcher: Launcher):
     def job(world: World) -> None:
         print("50 %", end="\r")
@@ -149,6 +150,7 @@ def test_a_single_worker_prints_as_if_it_were_this_process(launcher: Launcher):
     assert out.getvalue() == "50 %\rdone"
 
 
+@pytest.mark.same_worker
 def test_much_output_neither_blocks_nor_gets_lost(launcher: Launcher):
     def job(world: World) -> None:
         sys.stdout.write(("x" * 99 + "\n") * 20_000)
@@ -180,6 +182,7 @@ def test_first_failure_stops_the_other_workers_and_shows_its_traceback(launcher:
         assert not file.exists() or has_ended(int(file.read_text()), within_s=30)
 
 
+@pytest.mark.same_worker
 def test_an_exception_that_can_not_be_pickled_is_still_described(launcher: Launcher):
     def job(world: World) -> None:
         raise Odd(1, 2)
@@ -190,6 +193,7 @@ def test_an_exception_that_can_not_be_pickled_is_still_described(launcher: Launc
     assert caught.value.__cause__ is None
 
 
+@pytest.mark.same_worker
 def test_our_own_errors_keep_their_sentence_and_exit_code(launcher: Launcher):
     def job(world: World) -> None:
         raise DataError("No image in 'there'. Choose another folder.")
@@ -206,7 +210,10 @@ def test_our_own_errors_keep_their_sentence_and_exit_code(launcher: Launcher):
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(signal.SIGKILL, "SIGKILL.*memory"), (signal.SIGSEGV, "SIGSEGV.*native library")],
+    [
+        (signal.SIGKILL, "SIGKILL.*memory"),
+        pytest.param(signal.SIGSEGV, "SIGSEGV.*native library", marks=pytest.mark.same_worker),
+    ],
 )
 def test_a_signal_that_kills_a_worker_is_named(launcher: Launcher, number: int, words: str):
     def job(world: World) -> None:
@@ -223,6 +230,7 @@ def test_a_signal_that_kills_a_worker_is_named(launcher: Launcher, number: int, 
     assert (e.value.rank, e.value.kind, e.value.status) == (1, "death", -number)
 
 
+@pytest.mark.same_worker
 def test_a_process_that_just_ends_is_noticed(launcher: Launcher):
     with pytest.raises(WorkerFailed, match=r"Worker 0 .* exit status 3") as caught:
         launcher.run(lambda world: os._exit(3), workers(1))
@@ -230,6 +238,7 @@ def test_a_process_that_just_ends_is_noticed(launcher: Launcher):
     assert (caught.value.kind, caught.value.status) == ("death", 3)
 
 
+@pytest.mark.same_worker
 def test_sys_exit_is_an_end_without_a_result_or_a_failure_by_its_code(launcher: Launcher):
     assert launcher.run(lambda world: sys.exit(0), workers(1)) is None
     with pytest.raises(WorkerFailed, match="SystemExit: 3") as caught:
@@ -306,6 +315,7 @@ def test_a_worker_may_launch_workers_itself(make: Callable[..., Launcher], reque
     assert make().run(job, workers(2)) == "0 of 2, then 1"
 
 
+@pytest.mark.same_worker
 def test_a_launch_from_a_thread_works(launcher: Launcher):
     results = []
     thread = threading.Thread(target=lambda: results.append(launcher.run(lambda world: 7, workers(1))))

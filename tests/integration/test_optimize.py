@@ -10,6 +10,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from support.clusters import further
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -204,7 +205,9 @@ def test_trace_gives_one_converted_model() -> None:
         InferenceOptimizer.trace(model, images, "onnxruntime", precision="int8")
 
 
-@pytest.mark.parametrize(("accelerator", "method"), [("openvino", ""), ("openvino", "bf16"), ("onnxruntime", "")])
+@pytest.mark.parametrize(
+    ("accelerator", "method"), [("openvino", ""), ("onnxruntime", ""), *further(("openvino", "bf16"))]
+)
 def test_quantize_gives_an_int8_model_with_layers_kept_as_asked(tmp_path: Path, accelerator: str, method: str) -> None:
     model, images = small_resnet().eval(), torch.rand(8, 3, 32, 32)
     loader = DataLoader(TensorDataset(images), batch_size=1)

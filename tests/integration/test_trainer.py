@@ -84,12 +84,6 @@ def test_every_precision_is_what_it_says(precision: str, low: float) -> None:
     assert float(trainer.callback_metrics["low"]) == low
 
 
-def test_16_in_two_processes_is_fp16_too() -> None:
-    trainer = Trainer(num_processes=2, precision=16, enable_checkpointing=False, **QUIET)
-    trainer.fit(Lit(), make_loader(8))
-    assert float(trainer.callback_metrics["low"]) == 1.0
-
-
 def test_a_checkpoint_resumes(tmp_path: Path) -> None:
     keeper = ModelCheckpoint(dirpath=tmp_path, filename="kept")
     Trainer(callbacks=[keeper], **QUIET).fit(Lit(), make_loader(8))
@@ -99,16 +93,17 @@ def test_a_checkpoint_resumes(tmp_path: Path) -> None:
     assert more.global_step == 8
 
 
-def test_auto_lr_multiplies_the_rate() -> None:
+def test_in_two_processes_auto_lr_multiplies_the_rate_and_16_is_fp16() -> None:
     class Watch(Lit):
         def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
             self.log("rate", self.trainer.optimizers[0].param_groups[0]["lr"])
             return super().training_step(batch, batch_idx)
 
     assert Trainer(num_processes=2, auto_lr=False, enable_checkpointing=False, **QUIET).plan.lr_factor == 1.0
-    trainer = Trainer(num_processes=2, auto_lr=True, enable_checkpointing=False, **QUIET)
+    trainer = Trainer(num_processes=2, auto_lr=True, precision=16, enable_checkpointing=False, **QUIET)
     trainer.fit(Watch(), make_loader(8))
     assert trainer.plan.lr_factor == 2.0
+    assert float(trainer.callback_metrics["low"]) == 1.0
     assert float(trainer.callback_metrics["rate"]) == pytest.approx(0.2)
 
 
