@@ -1,4 +1,4 @@
-"""What users set in environment variables: where caches are, and how large an image may be."""
+"""What users set in environment variables: where caches and records are, and how large an image may be."""
 
 import os
 from pathlib import Path
@@ -18,6 +18,12 @@ def cache_folder(name: str = "") -> Path:
     """Return the folder for one kind of things that are kept between runs; BOXWRIGHT_CACHE moves all of them."""
     root = os.environ.get(CACHE)
     return (Path(root).expanduser() if root else Path.home() / ".cache" / "boxwright") / name
+
+
+def data_folder(name: str = "") -> Path:
+    """Return the user's folder for what must not be lost with a cache; XDG_DATA_HOME moves it."""
+    root = os.environ.get("XDG_DATA_HOME")
+    return (Path(root) if root else Path.home() / ".local" / "share") / "boxwright" / name
 
 
 def max_pixels() -> int:

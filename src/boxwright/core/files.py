@@ -47,6 +47,15 @@ def read_bytes(path: str | os.PathLike[str], *, max_bytes: float = inf) -> bytes
         return file.read()
 
 
+def is_private(path: Path) -> bool:
+    """Return whether a file or folder exists, is this user's, and can be written by nobody else."""
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    return found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
 def is_inside(path: str | os.PathLike[str], *folders: str | os.PathLike[str]) -> bool:
     """Return whether a path lies in one of the folders by its name alone: `..` counts, links are not followed.
 

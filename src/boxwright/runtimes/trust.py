@@ -1,12 +1,13 @@
 """Model files that run code when they are loaded: only those that this user made on this machine, or trusts."""
 
 import hashlib
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from boxwright.core.environment import data_folder
 from boxwright.core.errors import CheckpointError
+from boxwright.core.files import is_private
 
 CUSTOM_PROGRAM = "custom_program.json"
 MACHINE_CODE = "model.pt2"
@@ -74,15 +75,9 @@ def hash_file(path: Path) -> str:
 
 def _is_recorded(digest: str) -> bool:
     """Return whether the store holds a digest; a store that others can write to says nothing."""
-    try:
-        folder = _store()
-        status = folder.stat()
-        return status.st_uid == os.geteuid() and not status.st_mode & 0o022 and (folder / digest).is_file()
-    except OSError:
-        return False
+    return is_private(_store()) and is_private(_store() / digest)
 
 
 def _store() -> Path:
     """Return the folder with one empty file per digest."""
-    root = os.environ.get("XDG_DATA_HOME")
-    return (Path(root) if root else Path.home() / ".local" / "share") / "boxwright" / "made-here"
+    return data_folder("made-here")

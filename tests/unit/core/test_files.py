@@ -11,6 +11,7 @@ from support.disk import small_files
 from boxwright.core.files import (
     GrowingFile,
     is_inside,
+    is_private,
     naming,
     read_bytes,
     require_file,
@@ -126,3 +127,16 @@ def test_sigterm_becomes_an_exception_and_only_inside_the_block() -> None:
         signal.raise_signal(signal.SIGTERM)
     assert caught.value.code == 143
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_only_what_nobody_else_can_write_to_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    assert not is_private(path)
+    path.touch(mode=0o644)
+    assert is_private(path)
+    for mode in (0o664, 0o646):
+        path.chmod(mode)
+        assert not is_private(path)
+    path.chmod(0o600)
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    assert not is_private(path)

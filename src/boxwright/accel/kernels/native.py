@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from boxwright.core.environment import cache_folder
+from boxwright.core.files import is_private
 from boxwright.core.log import get_logger
 
 _log = get_logger(__name__)
@@ -45,7 +46,7 @@ def _build(compiler: str, folder: Path) -> Path:
     for name in _SOURCES:
         digest.update((here / name).read_bytes())
     library = folder / f"kernels-{digest.hexdigest()[:16]}.so"
-    if library.is_file():
+    if is_private(library):  # others may be able to write to the folder, and it is code
         return library
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
@@ -56,5 +57,6 @@ def _build(compiler: str, folder: Path) -> Path:
         link = [compiler, "-shared", str(objects), "-o", str(built), "-lm"]
         for command in (compile_, link):
             subprocess.run(command, capture_output=True, text=True, check=True, timeout=_TIMEOUT_S)
+        built.chmod(0o700)
         built.replace(library)  # several processes may build at once; the results are equal
     return library
