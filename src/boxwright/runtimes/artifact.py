@@ -159,6 +159,7 @@ def read_artifact(folder: Path, *, verify: bool = True) -> Artifact:
         CheckpointError: the description can't be read, is of another format, or a file is missing, changed or added.
     """
     path = folder / _FILE
+    _refuse_outside(folder, _FILE)
     try:
         if (size := path.stat().st_size) > _MOST_BYTES:
             raise ValueError(f"it has {size} bytes")
@@ -217,7 +218,7 @@ def _list_files(folder: Path) -> list[str]:
     """Return all files below a folder but the description, as relative paths.
 
     Raises:
-        CheckpointError: there is something that is neither a file nor a folder.
+        CheckpointError: there is something that is neither a file nor a folder, or a link that leads out of it.
     """
     found = []
     for place, _, names in os.walk(folder):
@@ -228,8 +229,18 @@ def _list_files(folder: Path) -> list[str]:
                 continue
             if not path.is_file():  # a pipe or a device: reading it could take forever
                 raise CheckpointError(f"{relative!r} in the artifact {str(folder)!r} is not a regular file. Remove it.")
+            _refuse_outside(folder, relative)
             found.append(relative)
     return sorted(found)
+
+
+def _refuse_outside(folder: Path, name: str) -> None:
+    path = folder / name
+    if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+        raise CheckpointError(
+            f"{name!r} in the artifact {str(folder)!r} is a link to a file outside it. If you trust that file, copy "
+            "the artifact without links: cp -rL"
+        )
 
 
 def read_golden(folder: Path) -> tuple[list[Array], list[Array]]:

@@ -200,7 +200,8 @@ def build_engine(path: Path, target: Path, *, half: bool) -> dict[str, Any]:
 
 def _options(threads: int) -> Any:
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # its warnings bypass any logger and go to stderr
+    # Its messages bypass any logger and colour stderr, whatever that is. Errors are raised as exceptions too.
+    options.log_severity_level = 4
     # Always set: the default counts the machine's cores, not this process's, and pins threads to them.
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -129,6 +129,23 @@ def test_a_list_without_files_is_not_believed(folder: Path) -> None:
         read_artifact(folder)
 
 
+@pytest.mark.parametrize("name", ["artifact.json", "golden.npz"])
+def test_a_link_that_leads_out_of_the_folder_is_refused(folder: Path, tmp_path: Path, name: str) -> None:
+    (folder / name).rename(tmp_path / name)
+    (folder / name).symlink_to(tmp_path / name)
+    with pytest.raises(CheckpointError, match=rf"{name}.* a link .* cp -rL"):
+        read_artifact(folder)
+
+
+def test_links_inside_the_folder_are_followed(folder: Path) -> None:
+    (folder / "store").mkdir()
+    (folder / "golden.npz").rename(folder / "store" / "golden.npz")
+    (folder / "golden.npz").symlink_to("store/golden.npz")
+    digest = json.loads((folder / "artifact.json").read_text())["files"]
+    _change(folder, files=digest | {"store/golden.npz": digest["golden.npz"]})
+    read_artifact(folder)
+
+
 def test_a_pipe_in_the_folder_is_refused_not_read(folder: Path) -> None:
     (folder / "golden.npz").unlink()
     os.mkfifo(folder / "golden.npz")

@@ -32,6 +32,13 @@ def test_a_session_gives_what_the_graph_says(tmp_path: Path) -> None:
     np.testing.assert_allclose(session(images), ToySession()(images), atol=1e-4)
 
 
+def test_a_run_that_fails_prints_nothing_itself(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    graph = OnnxGraph(save_toy_onnx(tmp_path / "toy.onnx", free_size=True))
+    with pytest.raises(Exception, match="Concat"):
+        graph.run([np.zeros((1, 3, 96, 96), np.float32)])
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("tuning", [Tuning(), Tuning(threads=2), Tuning(hint="throughput"), Tuning(streams=3)])
 def test_many_requests_come_back_in_their_order(tmp_path: Path, tuning: Tuning) -> None:
     graph = OnnxGraph(save_toy_onnx(tmp_path / "toy.onnx"), tuning=tuning)
