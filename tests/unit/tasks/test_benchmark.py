@@ -112,7 +112,7 @@ def test_a_hint_times_many_requests_side_by_side_and_says_how(
     assert arrangement.side_by_side == cores
     assert [row["arrangement"] for row in result.to_dict()["rows"]] == [arrangement.name, None]
     inner = open_model(path)
-    monkeypatch.setattr("boxwright.tasks.benchmark.open_model", lambda *_: inner)
+    monkeypatch.setattr("boxwright.tasks.benchmark.open_model", lambda *_, **__: inner)
     graph = raced["0"](Tuning())
     pictures = np.zeros((1, 3, 64, 64), np.float32)
     np.testing.assert_array_equal(graph.run([pictures])[0], open_model(path)(pictures))
