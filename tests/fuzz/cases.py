@@ -99,7 +99,7 @@ class Maker:
         else:
             shutil.copy(seed, target)
         model = f"../in/{target.name}"
-        size = ["--size", "64"] if seed.suffix == ".pth" else []
+        size = ["--size", "64"] if seed.suffix == ".pth" or seed.stem == "foreign" else []
         shutil.copy(self.seeds / "pictures" / "scene.jpg", box.inputs)
         verb = rng.randrange(20)
         if verb < 6:
