@@ -84,7 +84,7 @@ def try_moment(job: Job, folder: Path, whole: Undisturbed, plan: tuple[float, st
         allowed = {*CODES, 128 + signal.SIGTERM}
     if code not in (*allowed, 0):
         faults.append(f"exit code {code}")
-    if "Traceback (most recent call last)" in log:
+    if "Traceback (most recent call last)" in log and "py4j" not in log:  # which logs its own, when Java is killed
         faults.append(f"traceback: {log.strip().splitlines()[-1][:150]}")
     faults += find_torn(folder, drafts=number == signal.SIGKILL)
     if number == signal.SIGTERM:

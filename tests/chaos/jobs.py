@@ -76,7 +76,18 @@ def make_jobs(inputs: Path, ray_address: str = "") -> list[Job]:
         words = ["predict", toy, pictures, "--part-rows", "15", *more, "--out"]
         return lambda folder: [*words, str(folder / "rows")], lambda folder: [*words, str(folder / "rows")]
 
-    search = ["optimize", nano, "--includes", "onnxruntime_fp32", "openvino_fp32", "--runs", "3", "--out"]
+    search = [
+        "optimize",
+        nano,
+        "--includes",
+        "onnxruntime_fp32",
+        "openvino_fp32",
+        "--runs",
+        "3",
+        "--threads",
+        "1",
+        "--out",
+    ]
     write = ["export", nano, "--format", "onnx", "--out"]
 
     def export_again(folder: Path) -> list[str]:

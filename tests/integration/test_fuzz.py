@@ -1,10 +1,11 @@
-"""The hunt of `make fuzz` sees what it looks for."""
+"""The hunt of `make fuzz`: a minute of it, and that it sees what it looks for."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support.shared import ROOT
 
 # Each fault is planted into a job of the fuzzer, in a process that has not started threads.
@@ -97,3 +98,14 @@ def test_the_hunt_sees_each_fault_that_it_looks_for(tmp_path: Path):
     }.items():
         assert words in found.pop(job), job
     assert found == {}
+
+
+def test_a_minute_of_the_hunt_finds_nothing(tmp_path: Path):
+    pytest.importorskip("openvino")
+    # One input at a time beside another test process. A busy machine may need long for one; what counts is computing.
+    words = ["--seconds", "60", "--seed", "14", "--jobs", "1", "--wall", "120", "--cpu", "20", "--out", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz", *words], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
+    )
+
+    assert done.returncode == 0, f"{done.stdout[-5000:]}{done.stderr[-2000:]}"
