@@ -336,7 +336,7 @@ def test_leaving_the_with_block_closes_the_session() -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_closing_ends_a_running_stream(workers: int) -> None:
     predictor = Predictor(ToySession(), workers=workers)
-    results = predictor.stream(itertools.repeat(scene(("red", 1, 2))))
+    results = predictor.stream([scene(("red", 1, 2))] * 20)
     assert isinstance(next(results), Prediction)
     predictor.close()
     assert list(results) == []
