@@ -73,12 +73,13 @@ def test_several_gpus_are_processes_of_ours(
     given: list[Any] = []
 
     class Catch:
-        def run(self, job: Any, workers: Any) -> Any:
+        def run(self, job: Any, workers: Any) -> None:
             given.extend(job.args)
-            return {"weights": {}, "epochs": 0, "steps": 0, "metrics": {}, "checkpoints": [], "status": "finished"}
+            raise InterruptedError
 
     monkeypatch.setattr("boxwright.accel.trainer.make_launcher", lambda _: Catch())
-    trainer.fit(LightningModule())
+    with pytest.raises(InterruptedError):
+        trainer.fit(LightningModule())
     (for_workers,) = [value for value in given if isinstance(value, dict)]
     assert isinstance(for_workers["callbacks"][-1], DeviceRules)
     assert not any(isinstance(callback, DeviceRules) for callback in trainer.callbacks)
