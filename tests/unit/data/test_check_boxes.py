@@ -94,7 +94,8 @@ def test_too_many_boxes_are_counted(clean: Records) -> None:
     assert check_records(planted(clean, *boxes[: MOST_BOXES - 1])).findings == ()
     finding = only(check_records(planted(clean, *boxes[:MOST_BOXES])))
     assert (finding.rule, finding.index) == ("many-boxes", 1)
-    assert "121 boxes; training on Gaudi, or with compile=true, uses at most 120" in finding.message
+    assert "121 boxes" in finding.message
+    assert "compile=true) uses at most 120" in finding.message
 
 
 def test_a_class_without_a_box_is_told(clean: Records) -> None:

@@ -187,7 +187,7 @@ def check_counts(records: Records) -> Iterator[Finding]:
     """Yield what is odd about numbers: too many boxes in an image, none of a class, several classes of one name."""
     counts = np.diff(records.offsets)
     for i in np.flatnonzero(counts > MOST_BOXES).tolist():
-        message = f"{counts[i]} boxes; training on Gaudi, or with compile=true, uses at most {MOST_BOXES} per image."
+        message = f"{counts[i]} boxes; training with fixed shapes (compile=true) uses at most {MOST_BOXES} per image."
         yield _finding(records, i, "many-boxes", message)
     for name, count in Counter(records.names).items():
         if count > 1:
