@@ -1,4 +1,4 @@
-"""The cpus of this process, also while OpenMP has bound its main thread to a few of them."""
+"""The cpus that this process may use, even if OpenMP has bound its main thread to a few of them."""
 
 import os
 import threading

@@ -158,7 +158,7 @@ def _parse_value(text: str) -> Any:
         return text  # such as `*.jpg`
     if value is None and text.strip().lower() not in ("null", "~"):
         return text  # YAML takes "#1" for a comment
-    return None if value == "None" else value  # Python's word for null: nobody means a file of that name
+    return None if value == "None" else value  # Python's null, not a file of that name
 
 
 def _convert_text(text: str, annotation: Any, key: str) -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 from boxwright.core.errors import UsageError
 
 CACHE = "BOXWRIGHT_CACHE"
-"""The variable that names the folder for what is kept between runs, instead of `~/.cache/boxwright`."""
+"""The variable that names the cache folder, instead of `~/.cache/boxwright`."""
 
 MAX_PIXELS = "BOXWRIGHT_MAX_PIXELS"
 """The variable that sets the number of pixels above which an image is not decoded."""
@@ -15,19 +15,19 @@ _MAX_PIXELS = 178_956_970  # Pillow refuses larger images too
 
 
 def cache_folder(name: str = "") -> Path:
-    """Return the folder for one kind of things that are kept between runs; BOXWRIGHT_CACHE moves all of them."""
+    """Return the folder of one kind of cache; BOXWRIGHT_CACHE moves all of them."""
     root = os.environ.get(CACHE)
     return (Path(root).expanduser() if root else Path.home() / ".cache" / "boxwright") / name
 
 
 def data_folder(name: str = "") -> Path:
-    """Return the user's folder for what must not be lost with a cache; XDG_DATA_HOME moves it."""
+    """Return the user's folder for data that must survive when caches are deleted; XDG_DATA_HOME moves it."""
     root = os.environ.get("XDG_DATA_HOME")
     return (Path(root) if root else Path.home() / ".local" / "share") / "boxwright" / name
 
 
 def max_pixels() -> int:
-    """Return the most pixels that an image may have.
+    """Return the maximum number of pixels of an image.
 
     Raises:
         UsageError: the variable is not a whole number above 0.

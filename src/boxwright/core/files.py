@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, locks between processes, folders with links, and what is no file at all."""
+"""Atomic writes, locks between processes, folders with links, and checks that a path is a regular file."""
 
 import errno
 import fcntl
@@ -22,10 +22,10 @@ _KINDS = {
 def require_file(path: str | os.PathLike[str]) -> int:
     """Check that a path leads to a regular file, before anything opens it, and return its size in bytes.
 
-    Opening a FIFO waits for somebody who writes to it, and a device such as /dev/zero never ends. Links are followed.
+    Opening a FIFO blocks until there is a writer, and a device such as /dev/zero never ends. Links are followed.
 
     Raises:
-        OSError: there is no file, or it is a FIFO, a socket or a device, which `strerror` says.
+        OSError: there is no file, or it is a FIFO, a socket or a device; `strerror` says which.
     """
     found = os.stat(path)
     kind = _KINDS.get(stat.S_IFMT(found.st_mode))
@@ -48,7 +48,7 @@ def read_bytes(path: str | os.PathLike[str], *, max_bytes: float = inf) -> bytes
 
 
 def is_private(path: Path) -> bool:
-    """Return whether a file or folder exists, is this user's, and can be written by nobody else."""
+    """Return whether a file or folder exists, belongs to this user, and no other user can write to it."""
     try:
         found = path.stat()
     except OSError:
@@ -98,7 +98,7 @@ def whole_file(path: Path, *, sync: bool = True) -> Iterator[Path]:
 
 
 class GrowingFile:
-    """A new file that grows by whole pieces: each one is on disk when `add` returns, or nothing of it."""
+    """A new file that grows by whole pieces: `add` writes all of a piece, or raises and leaves none of it."""
 
     def __init__(self, path: Path, shown: Path | None = None) -> None:
         """Create the file.
@@ -114,14 +114,14 @@ class GrowingFile:
         self._file = path.open("xb", buffering=0)
 
     def add(self, text: str) -> None:
-        """Append a piece; characters that stand for bytes of a file's name become these bytes again."""
+        """Append a piece; surrogates, which stand for the undecodable bytes of file names, become those bytes again."""
         rest = memoryview(text.encode("utf-8", "surrogateescape"))
         size = self._size + len(rest)
         try:
             with naming(self._shown):
                 while rest:
                     rest = rest[self._file.write(rest) :]
-        except BaseException:  # also a signal's: half a line would spoil the file
+        except BaseException:  # signals too: half a line would corrupt the file
             with suppress(OSError):
                 self._file.truncate(self._size)
                 self._file.seek(self._size)
@@ -135,7 +135,7 @@ class GrowingFile:
 
 @contextmanager
 def naming(path: Path, draft: Path | None = None) -> Iterator[None]:
-    """Add the file's path to an error of the system that names none (such as that of a full disk), or its draft."""
+    """Put the file's path into an OSError that names no file (such as a full disk), or names the draft."""
     try:
         yield
     except OSError as error:
@@ -148,7 +148,7 @@ def naming(path: Path, draft: Path | None = None) -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Name the file or folder in an error of a full disk, also in that of a library that has its own kind of error.
+    """Name the file or folder in full-disk errors; those of libraries with their own error types become OSErrors.
 
     Raises:
         OSError: the disk is full.
@@ -189,7 +189,7 @@ def locked(path: Path, *, wait_s: float = inf, refusal: Exception | None = None)
 
 
 def walk_once(folder: Path | str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield what `os.walk` does, also through links, but each folder once."""
+    """Walk as `os.walk` does, following links, but visit each folder once."""
     seen: set[tuple[int, int]] = set()
     for place, folders, names in os.walk(folder, followlinks=True):
         here = os.stat(place)

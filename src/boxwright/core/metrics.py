@@ -1,4 +1,4 @@
-"""Metrics of the user's own, in the forms that people write them.
+"""User-defined metrics, in the forms that people write them.
 
 An object of the `Metric` protocol or of torchmetrics collects batches. A function f(outputs, targets) is averaged over
 them, weighted by samples, so it should be a mean over samples itself.

@@ -105,7 +105,7 @@ class Signature:
         """Return the signature that `to_dict` described.
 
         Raises:
-            ValueError: it is not a signature, also as KeyError, TypeError or AttributeError.
+            ValueError: it is not a signature; KeyError, TypeError and AttributeError mean the same.
         """
         inputs, outputs = (
             tuple(

@@ -26,9 +26,9 @@ def printable(text: str, *, lines: bool = True) -> str:
 
 
 def csv_cell(text: str) -> str:
-    """Return a name for a cell of a CSV file: with escapes as in `printable`.
+    """Return a name as a CSV cell, with control characters as escapes.
 
-    One that a spreadsheet would compute gets an apostrophe before it.
+    A name that a spreadsheet would compute gets a leading apostrophe.
 
     Example:
         >>> csv_cell("=1+1"), csv_cell("cat")

@@ -1,4 +1,4 @@
-"""What `torch.load(weights_only=True)` raises, and its reason in our words. It needs no torch."""
+"""The errors of `torch.load(weights_only=True)`, explained in our own words. It needs no torch."""
 
 import pickle
 import re
@@ -14,8 +14,8 @@ UNREADABLE = (
 def why_unreadable(error: BaseException) -> str:
     """Return why torch could not read a file, as one sentence.
 
-    Torch answers a refused object with the advice to load it all the same (`weights_only=False`), which runs whatever
-    code the file brings. That advice is not repeated.
+    If torch refuses an object, its message recommends `weights_only=False`, which runs any code in the file. That
+    advice is left out.
 
     Example:
         >>> why_unreadable(pickle.UnpicklingError("Weights only load failed. … Unsupported global: GLOBAL os.system"))

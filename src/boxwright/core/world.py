@@ -43,8 +43,8 @@ class World:
         master_addr: where the first worker listens.
         master_port: the port it listens on.
         cores: the processor cores of this worker; empty when it may use all.
-        store: the private file through which workers of one machine find each other, so that none has to listen for
-            strangers; empty where they use `master_addr`.
+        store: the private file through which workers of one machine find each other, so that none has to listen on
+            a port; empty where they use `master_addr`.
 
     Example:
         >>> World.from_env({"RANK": "1", "WORLD_SIZE": "2"}).is_first

@@ -25,7 +25,7 @@ def parse(text: str, *, plain: bool = False) -> Any:
         plain: leave every scalar as it is written: `no`, `012`, `1e3` and `null` are text. Merges (`<<`) are known.
 
     Raises:
-        yaml.YAMLError: it is not YAML, is nested too deeply, or grows beyond measure when its aliases are replaced.
+        yaml.YAMLError: it is not YAML, is nested too deeply, or its aliases expand to too many values.
     """
     try:
         return yaml.load(text, Loader=_PlainLoader if plain else _Loader)
@@ -60,7 +60,7 @@ def read_file(path: Path) -> Mapping[Any, Any]:
 
 
 class _Strict(yaml.SafeLoader):
-    """Refuses repeated keys, and aliases that repeat what they name without measure: ten lines can mean 9^10 values."""
+    """Refuses repeated keys, and aliases that expand to too many values: ten lines can mean 9^10."""
 
     def get_single_node(self) -> yaml.Node | None:
         """Return the document's root."""

@@ -1,6 +1,6 @@
 """How the processes of a group find each other.
 
-By itself, torch makes the first process listen on all interfaces, without a key.
+By default, torch's first process listens on all interfaces, without a key.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""The cpus near a device, on its side of the machine. No torch is needed to ask."""
+"""The cpus near a device, on its side of the machine. It needs no torch."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a device can train in. No torch is needed to ask."""
+"""The precisions that a device can train in. It needs no torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

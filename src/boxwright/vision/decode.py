@@ -30,13 +30,13 @@ IMAGE_SUFFIXES = frozenset(
 """Suffixes (in lower case) of the files that count as images."""
 
 MOST_BYTES = 1 << 30
-"""The size of the largest file that is read; as many pixels as are allowed need less, even uncompressed."""
+"""The size of the largest file that is read. An uncompressed image with the most pixels allowed is smaller."""
 
 _JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
 _EXIF, _ORIENTATION_TAG = b"Exif\0\0", 0x0112
 _APP1, _SOS, _EOI = 0xE1, 0xDA, 0xD9
 _JPEG_END, _PNG_END = bytes((0xFF, _EOI)), b"IEND\xaeB`\x82"
-# Bounds for headers that are made to be walked for ever.
+# Limits for headers that are crafted to be parsed forever.
 _MOST_PARTS, _MOST_FILL = 200_000, 4096
 _MOST_SCANS, _SHORTEST_SCAN = 20, 12  # scans of an image of the largest size, bytes
 # Every start of frame; the three markers left out are tables.
@@ -103,7 +103,7 @@ def read_image(path: str | os.PathLike[str]) -> NDArray[np.uint8]:
         ...     read_image(path).shape
         (4, 6, 3)
     """
-    # Not cv2.imread: it can't say why it failed, and it takes half a JPEG for a whole one.
+    # Not cv2.imread: it can't say why it failed, and it accepts half a JPEG.
     return decode_image(read_file(path), os.fspath(path))
 
 
@@ -214,7 +214,7 @@ def decode_with(data: bytes, name: str, flags: int) -> NDArray[Any]:
 
 
 def check_pixels(size_hw: tuple[int, int], name: str, kind: str = "image") -> None:
-    """Refuse an image, or frames of a video, that would take gigabytes of memory: a few bytes can claim that size.
+    """Refuse an image or video frame that would take gigabytes of memory: a header of a few bytes can claim that.
 
     Raises:
         DataError: it has more pixels than `max_pixels`.
@@ -230,9 +230,9 @@ def check_pixels(size_hw: tuple[int, int], name: str, kind: str = "image") -> No
 
 
 def _check_scans(data: bytes, size_hw: tuple[int, int], name: str) -> None:
-    """Refuse a JPEG that goes over its pixels again and again: a scan is a few bytes and takes long."""
+    """Refuse a JPEG with very many scans: each takes only a few bytes, but long to decode."""
     most = _MOST_SCANS * max_pixels() // max(size_hw[0] * size_hw[1], 1)
-    # Neither small files nor those of cameras, which have one scan, are searched.
+    # Small files, and files with one scan, as cameras write them, are not searched.
     if len(data) // _SHORTEST_SCAN <= most or _has_one_scan(data):
         return
     array = np.frombuffer(data, np.uint8)
@@ -309,7 +309,7 @@ def _is_cut_off(data: bytes) -> bool:
         pass
     if marker == _SOS:
         return data.rfind(_JPEG_END, stream.tell()) < 0
-    # Not laid out as the standard says: OpenCV is the judge, as long as there is an end at all.
+    # Not laid out as the standard says: OpenCV decides, as long as there is an end marker.
     return stream.tell() >= len(data) or data.rfind(_JPEG_END) < 0
 
 

@@ -1,7 +1,7 @@
-"""The size that an image file claims, in every format that OpenCV reads: known before anything is decoded.
+"""The size that an image's header claims, in every format that OpenCV reads, without decoding.
 
 It decides whether a file is decoded at all, so it is never smaller than what the decoder would allocate: if a header
-says several things, the largest counts. Truth for everything else is in `decode.py`.
+gives several sizes, the largest counts. For any other purpose, use the sizes of `decode.py`.
 """
 
 import re
@@ -13,7 +13,7 @@ _Order = Literal["little", "big"]
 
 _MARKER = re.compile(rb"\xff+([^\xff\x00])")
 _STANDALONE = frozenset({0x01, 0xD8, *range(0xD0, 0xD8)})  # markers without a length
-_TABLES = frozenset({0xC4, 0xC8, 0xCC})  # among the markers C0 to CF, the only ones that are no frame
+_TABLES = frozenset({0xC4, 0xC8, 0xCC})  # the only markers from C0 to CF that don't start a frame
 _SOS, _EOI = 0xDA, 0xD9
 _MOST_SEGMENTS = 10_000
 _LARGEST_JPEG = (65535, 65535)
@@ -52,7 +52,7 @@ def _find_reader(data: bytes) -> Callable[[bytes], Iterable[_Size]] | None:
     if data[4:8] == b"ftyp":
         return _avif
     if data.startswith(b"RIFF") and data[8:12] != b"WEBP":
-        return None  # sound and films have the same start
+        return None  # audio and video files start the same way
     return next((reader for start, reader in _READERS if data.startswith(start)), None)
 
 
