@@ -56,7 +56,7 @@ def postprocess(
 
     Raises:
         UsageError: the output's shape does not fit, or a threshold is not between 0 and 1.
-        CheckpointError: the output is not a number (NaN): finding nothing would be a wrong answer.
+        CheckpointError: the output holds NaN, which must not pass for an image without objects.
     """
     for name, value in (("conf", conf), ("nms", nms)):
         if not 0 <= value <= 1:

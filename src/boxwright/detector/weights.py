@@ -157,7 +157,7 @@ def mismatches(model: nn.Module, state: State) -> list[str]:
 
 
 def check_finite(state: State, source: Path) -> None:
-    """Refuse weights that hold NaN or infinity: such a network finds nothing, and says nothing.
+    """Refuse weights that hold NaN or infinity: such a network silently finds nothing.
 
     Raises:
         CheckpointError: there is one; the message names its tensor.

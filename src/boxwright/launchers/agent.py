@@ -86,7 +86,7 @@ def serve(invitation: Invitation, slot: int, node: str) -> None:
         WorkerError: the driver can't be reached.
     """
     connection, address = call(invitation)
-    with connection, suppress(OSError, EOFError):  # the driver is gone: there is nobody to report to
+    with connection, suppress(OSError, EOFError):  # the driver is gone: there is nothing to report to
         connection.send(Hello(slot=slot, node=node, address=address, port=find_free_port()))
         connection.poll(None)
         start: Start = connection.recv()

@@ -21,7 +21,7 @@ VARIABLES: tuple[tuple[str, str], ...] = (
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # of malloc.h
 _OTHERS = ("tcmalloc", "jemalloc", "mimalloc")
-_PROBE_BYTES = 64 << 20  # glibc never raises its limit for mapping above 32 MiB by itself
+_PROBE_BYTES = 64 << 20  # glibc itself never raises its limit for mapping above 32 MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

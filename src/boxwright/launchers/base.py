@@ -1,4 +1,4 @@
-"""The seam: what a launcher does, how a worker is described to it, and the error that it raises."""
+"""The launcher interface: what a launcher does, how a worker is described to it, and the error that it raises."""
 
 import os
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The seam to an engine with machines of its own: what it must do, and what its launchers share."""
+"""The interface to an engine such as Ray or Spark: what it must do, and what its launchers share."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

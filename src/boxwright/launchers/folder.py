@@ -12,7 +12,7 @@ from pathlib import Path
 
 _PREFIX = "boxwright-launch-"
 _LOCK = "lock"
-_UNLOCKED_S = 3600.0  # a folder this old without a lock file belongs to nobody
+_UNLOCKED_S = 3600.0  # a folder this old without a lock file is abandoned
 
 
 @contextmanager
@@ -27,12 +27,12 @@ def launch_folder() -> Iterator[Path]:
 
 @contextmanager
 def shared_folder(key: str) -> Iterator[Path]:
-    """Yield one folder to all processes of this machine that name the same key; the last to leave removes it.
+    """Yield a folder that all processes of this machine with the same key share; the last one removes it.
 
     Only this user can read it. Folders whose users were killed are removed by the next launch.
 
     Args:
-        key: letters and digits that nobody else can guess.
+        key: letters and digits that other programs can't guess.
     """
     with _locked_folder(f"shared-{key}") as folder:
         yield folder
@@ -40,10 +40,10 @@ def shared_folder(key: str) -> Iterator[Path]:
 
 @contextmanager
 def _locked_folder(name: str) -> Iterator[Path]:
-    """Yield a folder with a shared lock on it; the last to leave removes it.
+    """Yield a folder with a shared lock on it; the last process to leave it removes it.
 
-    The kernel drops a lock when its process dies, however it dies. A process id would say less: another container with
-    the same /tmp has ids of its own.
+    The kernel drops a lock when its process dies, however it dies. A process id would not do: another container with
+    the same /tmp has its own ids.
     """
     parent = Path(tempfile.gettempdir())
     for old in parent.glob(f"{_PREFIX}*"):
@@ -55,7 +55,7 @@ def _locked_folder(name: str) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        # Released first: where a failed upgrade keeps the old lock, two that leave at once would both fail.
+        # Released first: where a failed upgrade keeps the old lock, two processes that leave at once would both fail.
         fcntl.flock(lock, fcntl.LOCK_UN)
         _remove_if_unused(folder, lock)
 
@@ -109,4 +109,4 @@ def _remove(folder: Path) -> None:
             elif entry.name != _LOCK:
                 entry.unlink()
         (folder / _LOCK).unlink(missing_ok=True)
-        folder.rmdir()  # fails if somebody has just entered
+        folder.rmdir()  # fails if another process has just entered

@@ -99,7 +99,7 @@ class SubprocessLauncher:
 class SpawnLauncher(SubprocessLauncher):
     """Runs a job in processes that import the script first (`__name__` is "__mp_main__" there).
 
-    Workers then find what the script defines by its name, and can start processes of their own with it, as data
+    Workers then find what the script defines by its name, and can start their own processes with it, as data
     workers by "spawn" or "forkserver" require. The script must start its work under `if __name__ == "__main__":`.
     Without a script (a notebook, a console) it does the same as `SubprocessLauncher`.
 

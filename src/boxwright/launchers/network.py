@@ -44,7 +44,7 @@ def find_interface(address: str) -> str | None:
 def use_interface(spec: WorkerSpec, address: str) -> WorkerSpec:
     """Return a worker whose gloo talks over the interface with this address, unless the user has chosen one.
 
-    By itself gloo resolves the host name. On many machines that gives 127.0.0.1, which no other machine can reach, or
+    By default gloo resolves the host name. On many machines that gives 127.0.0.1, which no other machine can reach, or
     an address that needs a network.
     """
     name = find_interface(address)

@@ -144,7 +144,7 @@ class WorkerProcess(Worker):
         if self.status is None:
             if time.monotonic() >= self._kill_s:
                 self.kill()
-            with suppress(ChildProcessError):  # somebody else has waited for it
+            with suppress(ChildProcessError):  # other code has already waited for it
                 if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                     return None
             # Its id can't be reused before we have waited for it: now is the time to kill what it left behind.

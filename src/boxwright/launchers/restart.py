@@ -18,7 +18,7 @@ _log = get_logger(__name__)
 class Restart:
     """How often to restart all workers after one has died or lost the others; a job's own exception ends the run.
 
-    The job must resume by itself, from its last checkpoint: BOXWRIGHT_ATTEMPT counts the starts from 0.
+    The job itself must resume, from its last checkpoint: BOXWRIGHT_ATTEMPT counts the starts from 0.
 
     Attributes:
         max_restarts: at most this often.

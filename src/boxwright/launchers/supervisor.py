@@ -1,4 +1,4 @@
-"""Supervises the workers of one attempt, here or elsewhere: one that fails stops the others, and is named."""
+"""Supervises the workers of one attempt, here or elsewhere: if one fails, stops the others and names it."""
 
 import time
 from abc import ABC, abstractmethod
@@ -25,7 +25,7 @@ _log = get_logger(__name__)
 class Patience:
     """How long workers that were asked to end (SIGTERM) may take before they are killed.
 
-    A worker without a handler of its own ends at once.
+    A worker without its own handler ends at once.
 
     Attributes:
         after_failure_s: when another worker has failed.
@@ -140,7 +140,7 @@ def _watch(workers: Sequence[Worker], interrupts: Interrupts, settle_s: float) -
 
 
 def _turn(workers: Sequence[Worker]) -> None:
-    """Read what the running workers send, and notice who has ended."""
+    """Read what the running workers send, and notice which have ended."""
     running = _running(workers)
     owners = {source: worker for worker in running for source in worker.sources}
     for source in wait(list(owners), TURN_S if all(worker.sources for worker in running) else ENDING_S):

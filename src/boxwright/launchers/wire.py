@@ -35,7 +35,7 @@ class Invitation:
 
 
 class Listener:
-    """Accepts agents that have the key, in threads of its own: a silent stranger holds up nobody.
+    """Accepts agents that have the key, each in its own thread, so that a silent client can't block the others.
 
     Attributes:
         invitation: what agents need to connect.
@@ -66,7 +66,7 @@ class Listener:
             return None
 
     def close(self) -> None:
-        """Stop listening, and close the connections that nobody took."""
+        """Stop listening, and close the connections that were not taken."""
         self._closed = True
         with suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)  # wakes the thread
@@ -168,5 +168,5 @@ def _connect(sock: socket.socket) -> Connection:
 
 
 def _derive(key: bytes, role: bytes) -> bytes:
-    """Return the key by which one side proves itself: its proofs are worthless to the other side's impostors."""
+    """Return the key of one side's proofs, so that they can't be replayed as the other side's."""
     return hmac.digest(key, role, "sha256")

@@ -225,7 +225,7 @@ class _Worker:
         self._listener.start()
 
     def send(self, slot: int, position: int, inputs: Sequence[Array]) -> "Future[tuple[Array, ...]] | None":
-        """Send a request and return its answer to come; None if the process has ended, so that another must take it."""
+        """Send a request and return the future of its answer; None if the process has ended: another must take it."""
         future: Future[tuple[Array, ...]] = Future()
         try:
             header = self._slabs[slot][0].write(inputs)
@@ -235,7 +235,7 @@ class _Worker:
         with self._lock:
             if not self._has_ended:
                 self._waiting[slot] = (position, future)
-                with suppress(OSError):  # it has died: `_listen` notices too, and knows how
+                with suppress(OSError):  # it has died: `_listen` reports how
                     self._pipe.send((slot, header))
                 return future
         return None

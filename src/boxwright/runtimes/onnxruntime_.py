@@ -200,7 +200,7 @@ def build_engine(path: Path, target: Path, *, half: bool) -> dict[str, Any]:
 
 def _options(threads: int) -> Any:
     options = onnxruntime.SessionOptions()
-    # Its messages bypass any logger and colour stderr, whatever that is. Errors are raised as exceptions too.
+    # Its messages bypass any logger and colour stderr, even if it is a file. Errors are raised as exceptions too.
     options.log_severity_level = 4
     # Always set: the default counts the machine's cores, not this process's, and pins threads to them.
     options.intra_op_num_threads = threads

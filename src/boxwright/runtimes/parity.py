@@ -17,7 +17,7 @@ BOUNDS: dict[Precision, float] = {
     Precision.BF16_TRUE: 3e-1,
     Precision.INT8: 5e-1,
 }
-"""The largest `distance` that a precision explains; beyond it something else is wrong. It says nothing of accuracy."""
+"""The largest `distance` that a precision explains; beyond it something else is wrong. It does not measure accuracy."""
 
 
 def distance(outputs: Sequence[Array], reference: Sequence[Array]) -> float:

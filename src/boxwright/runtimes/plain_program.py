@@ -35,7 +35,7 @@ _ARITHMETIC = (
     torch.sym_min, torch.sym_not, torch.sym_sqrt, torch.sym_sum,
 )  # fmt: skip
 _FUNCTIONS: dict[str, Any] = {function.__name__: function for function in _ARITHMETIC}
-# Private operators of aten that exported models were seen to hold; others may rely on correct inputs.
+# Private aten operators that occur in exported models; others may not check their inputs.
 _PRIVATE = {
     "_adaptive_avg_pool2d", "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "_fft_c2c", "_fft_c2r",
     "_fft_r2c", "_log_softmax", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
@@ -64,7 +64,7 @@ def write_program(module: GraphModule, folder: Path) -> None:
 
 
 def read_program(folder: Path) -> GraphModule:
-    """Return a written program; a broken or hostile file makes it raise an error of any kind.
+    """Return the program in a folder; a broken or hostile file may raise any kind of error.
 
     `CUSTOM_PROGRAM` may call any operator that is registered: only read it from a folder that the user trusts.
     """
@@ -78,7 +78,7 @@ def read_program(folder: Path) -> GraphModule:
 
 
 def is_plain(target: Any) -> bool:
-    """Return whether an operator only computes: it neither touches files nor is of an unknown package."""
+    """Return whether an operator only computes: it touches no files and belongs to a known package."""
     if isinstance(target, torch._ops.HigherOrderOperator):
         return str(target) in _OTHERS["higher_order"]
     if not isinstance(target, torch._ops.OpOverload):

@@ -159,7 +159,7 @@ def save_program(source: Source, module: nn.Module, folder: Path) -> dict[str, A
 def load_program(
     folder: Path, change: Callable[[torch.fx.GraphModule], Any] | None = None, *, channels_last: bool = False
 ) -> torch.fx.GraphModule:
-    """Return the operators of a saved program, changed in place by a function that the file may make fail too.
+    """Return the operators of a saved program, after `change` has changed them in place; it may fail on a broken file.
 
     Raises:
         CheckpointError: the file is missing or broken.

@@ -1,4 +1,4 @@
-"""Model files that run code when they are loaded: only those that this user made on this machine, or trusts."""
+"""Model files that run code when loaded: allowed only if this user made them on this machine, or trusts them."""
 
 import hashlib
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ def check_files(folder: Path, files: Mapping[str, str]) -> None:
         files: the name and the real SHA-256 of each.
 
     Raises:
-        CheckpointError: one holds code that is not of this user and machine.
+        CheckpointError: one holds code of another user or machine.
     """
     for name, digest in files.items():
         if describe_code(name) and not _is_recorded(digest):
@@ -57,7 +57,7 @@ def is_made_here(folder: Path) -> bool:
 
 
 def record(*digests: str) -> None:
-    """Remember files that this program has made; without a writable home they will need the user's word."""
+    """Record files that this program has made; without a writable home folder they will need `--trust`."""
     if not digests:
         return
     with suppress(OSError):
@@ -74,7 +74,7 @@ def hash_file(path: Path) -> str:
 
 
 def _is_recorded(digest: str) -> bool:
-    """Return whether the store holds a digest; a store that others can write to says nothing."""
+    """Return whether the store holds a digest; a store that others can write to is ignored."""
     return is_private(_store()) and is_private(_store() / digest)
 
 
