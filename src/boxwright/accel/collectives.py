@@ -1,4 +1,4 @@
-"""Values exchanged between the processes of a run; a process alone keeps its own."""
+"""Values exchanged between the processes of a run; a single process gets its own value back."""
 
 from typing import Any
 

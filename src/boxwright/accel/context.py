@@ -86,7 +86,7 @@ def init_context(
         stack.enter_context(catalogue.load("engine", "spark")(master, chosen | dict(settings or {})))
     context = Context(cluster_mode, "ray" if cluster_mode == "ray" else "spark", stack)
     _open.append(context)
-    atexit.register(context.stop)  # later, the interpreter has no modules left to stop it with
+    atexit.register(context.stop)  # a finaliser would be too late: modules are already gone
     return context
 
 

@@ -170,7 +170,7 @@ class DeviceRules(Callback):
         self._run: ExitStack | None = None
 
     def setup(self, trainer: LightningTrainer, pl_module: LightningModule, stage: str) -> None:  # noqa: ARG002
-        """Begin a run: a fit, or a validation, test or prediction by itself."""
+        """Begin a run: a fit, or a separate validation, test or prediction."""
         self._run = ExitStack()
         # Lightning's `benchmark` decides whether kernels are tuned.
         self._run.enter_context(self._device.working(self._precision, tune=False))

@@ -31,7 +31,7 @@ _ASK, _ANSWER, _STAGE = "ask", "answer", "stage"
 
 
 class ChildFailed(BoxwrightError):
-    """A child did not do its job.
+    """A child process failed.
 
     Attributes:
         stage: what it was doing.
@@ -50,7 +50,7 @@ class Limits:
 
     Attributes:
         time_s: seconds for each of its stages.
-        stage_s: seconds for stages that have a limit of their own.
+        stage_s: seconds for stages with their own limit.
         memory_bytes: resident memory, including the processes it starts; None for most of what is free.
         cores: logical cpus; empty for all that this process may use.
     """

@@ -80,7 +80,7 @@ class SavedTrials:
         write_whole(self._file(method), json.dumps(values, indent=1) + "\n")
 
     def _may_run(self, method: str) -> bool:
-        """Return whether there is a method's artifact, and its code, if it has any, is of this user and machine."""
+        """Return whether a method's artifact exists and may run: this user made any code in it on this machine."""
         folder = self.artifact(method)
         return is_artifact(folder) and is_made_here(folder)
 

@@ -33,7 +33,7 @@ def run_search(
 ) -> Report:
     """Try every method, time those that work, and return the report, which is also saved in the folder.
 
-    The caller holds the folder (`lock_folder`). `remarks` are sentences for the report.
+    The caller holds the folder's lock (`lock_folder`). `remarks` are sentences for the report.
 
     Raises:
         UsageError: the case can't be sent to another process, there is a budget but no metric, or the metric fails.
