@@ -14,7 +14,7 @@ from boxwright.core.files import naming
 from boxwright.core.text import printable
 
 UNEXPECTED = 70
-"""The exit code of an error that Boxwright did not foresee (EX_SOFTWARE): a fault of its own."""
+"""The exit code of an unexpected error (EX_SOFTWARE), which is a fault in Boxwright."""
 
 _STDOUT = Path("<stdout>")
 _TRACE = "Traceback (most recent call last):"
@@ -23,7 +23,7 @@ _NO_MEMORY = ("can't allocate memory", "Insufficient memory", "bad_alloc", "out 
 
 
 class PrintableOut:
-    """Stdout with the control characters of names as escapes; its errors carry its name."""
+    """Stdout that writes control characters as escapes; its errors name `<stdout>`."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -43,10 +43,10 @@ class PrintableOut:
 
 
 def open_closed_streams() -> None:
-    """Open what the caller has closed (`2>&-`, a daemon) on /dev/null.
+    """Open standard streams that the caller has closed (`2>&-`, a daemon) on /dev/null.
 
-    Otherwise the next file to be opened would get the number of the stream, and a library that writes to stderr would
-    write into it.
+    Otherwise the next file to be opened would get the stream's number, and a library that writes to stderr would write
+    into that file.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -58,7 +58,7 @@ def open_closed_streams() -> None:
 
 
 def settle_streams() -> None:
-    """Send what a full disk or a closed pipe does not take to /dev/null: Python would write it once more at exit."""
+    """Redirect streams that can't be written (full disk, closed pipe) to /dev/null: Python would try again at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -68,7 +68,7 @@ def settle_streams() -> None:
 
 
 def say(text: str) -> None:
-    """Print a line on stderr, if there is anyone to read it."""
+    """Print a line on stderr; do nothing if that fails."""
     with suppress(OSError, ValueError):
         print(printable(text), file=sys.stderr, flush=True)
 
@@ -113,7 +113,7 @@ def _describe(error: Exception) -> tuple[str, int]:
 
 
 def _keep_trace(error: Exception) -> str:
-    """Write the traceback to a file of its own, and return a sentence that names it."""
+    """Write the traceback to a new file, and return a sentence that names it."""
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="boxwright-", suffix=".log", delete=False, encoding="utf-8", errors="backslashreplace"

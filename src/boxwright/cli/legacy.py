@@ -1,4 +1,4 @@
-"""Flags of the original YOLOX and its Gaudi port: other spellings, and what became of each."""
+"""Flags of the original YOLOX and its Gaudi port: other spellings, and the settings that replace them."""
 
 import argparse
 from collections.abc import Mapping
@@ -70,7 +70,7 @@ def apply_gaudi_arguments(
         if flags.get("device", "hpu") != "hpu":
             raise UsageError(f"--use_hpu and --device {flags['device']} contradict each other. Give one of them.")
         flags["device"] = "hpu"
-        # 0 in a file means all cards, but says nothing in a run without cards.
+        # 0 in a file means all cards, but has no meaning in a run without cards.
         in_file = "num_processes" in file if file.get("device") == "hpu" else file.get("num_processes")
         if "num_processes" not in words and not in_file:
             flags.setdefault("num_processes", 1)  # those scripts use one card by default

@@ -52,7 +52,11 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     add("--runs", dest="latency_sample_num", metavar="N", type=positive, help="timed runs of each model (default 100)")
     add("--timeout", dest="timeout_s", metavar="S", type=positive, help="seconds for one conversion (default 600)")
     add(
-        "--memory", dest="memory_mb", metavar="MB", type=positive, help="memory of one child (default most of the free)"
+        "--memory",
+        dest="memory_mb",
+        metavar="MB",
+        type=positive,
+        help="memory limit of one child process (default: most of the free memory)",
     )
     add(
         "--tries", dest="search_tries", metavar="N", type=positive,

@@ -296,5 +296,5 @@ def _find_size(known: Sequence[_Known]) -> tuple[int, int]:
         try:
             return one.size_hw or open_model(one.path).spec.size_hw
         except CheckpointError as error:
-            problem = error  # it becomes a row when it is to run, if another one has a size
+            problem = error  # if another model has a size, this one becomes a failed row later
     raise problem

@@ -92,7 +92,7 @@ def split_set(
     """Divide a set in one piece into train and val, by the seed, and return how many images each part has.
 
     Raises:
-        UsageError: the set has parts of its own already.
+        UsageError: the set already has parts.
     """
     refuse_filled(out)
     layout = find_layout(data, format, allow_outside=allow_outside)

@@ -68,8 +68,8 @@ def find_model(model: str | Path) -> Path:
     path = Path(os.path.expanduser(model))
     name = normalise_name(str(model))
     known = catalogue.names("model")
-    # A name means the model, never what happens to lie in the current folder under that name; a `Path` is a path. A
-    # folder of weights may have the model's name too: it is a place to search.
+    # A name means the model, never a file or folder of that name in the current folder; a `Path` is a path. A folder of
+    # weights may have the model's name too: it is a place to search.
     named = name in known and (isinstance(model, str) or not (path.is_file() or is_artifact(path)))
     if os.path.exists(path) and not named:
         try:

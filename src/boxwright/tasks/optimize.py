@@ -204,7 +204,7 @@ def optimize(config: OptimizeConfig) -> OptimizeResult:
 
 
 def _claim(folder: Path, case: DetectorCase) -> None:
-    """Write down what the folder is for; the results of the same search are continued, those of others refused.
+    """Record which search the folder belongs to; the same search resumes there, another one is refused.
 
     Raises:
         UsageError: it holds the report of another search.

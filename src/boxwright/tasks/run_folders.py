@@ -6,7 +6,7 @@ from boxwright.core.errors import UsageError
 
 
 def new_run_folder(base: Path) -> Path:
-    """Return a new, empty folder below `base`; two programs at once get two folders.
+    """Return a new, empty folder below `base`; concurrent programs get different ones.
 
     Raises:
         UsageError: none can be made there, for example because the current folder is read-only.

@@ -18,7 +18,7 @@ RunParts = Callable[[WorkerSettings, ModelFiles, list[Part], Callable[[int], Non
 """What an engine offers: the function `run_parts` in `local`, `ray_` and `spark_`.
 
 It runs the parts in any order, calls the last argument with the number of those that are done, returns their results,
-and ends early if one after the other fails.
+and ends early if several fail in a row.
 """
 
 

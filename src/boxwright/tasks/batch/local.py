@@ -27,12 +27,12 @@ def run_parts(
     """
     config = settings.config
     threads = config.threads or 1
-    # PyTorch uses all cores by itself, and has no setting for that here.
+    # PyTorch uses all cores anyway; its number of threads can't be set here.
     room = max(1, len(read_cpu().allowed) // threads) if model.takes_threads else 1
     workers = min(config.workers or room, len(parts))
     settings = replace(settings, threads=threads if model.takes_threads else None)
     results: list[PartResult] = []
-    # Closed at the first hopeless moment, which ends the workers.
+    # Closed as soon as the run is hopeless, which ends the workers.
     with closing(
         _run_here(settings, model, parts) if workers == 1 else _run_pool(settings, model, parts, workers)
     ) as run:
@@ -69,7 +69,7 @@ def _run_pool(
             yield done.result()
         pool.shutdown()
     finally:
-        ending.close()  # what they are at is not waited for: a part is written whole or not at all
+        ending.close()  # unfinished parts are not awaited: a part is written whole or not at all
         pool.shutdown(cancel_futures=True)
         alive.close()
 

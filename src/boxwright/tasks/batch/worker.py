@@ -117,7 +117,7 @@ class ModelFiles:
         return any(name == "artifact.json" for name, _ in self.files)
 
     def check_trust(self) -> None:
-        """Refuse files with code of another user or machine. Workers don't ask again: they got the files from here.
+        """Refuse files with code of another user or machine. Workers don't check again: they got the files from here.
 
         Raises:
             CheckpointError: there is such a file.

@@ -162,7 +162,7 @@ def _list_text(text: str, path: Path) -> Iterator[Item]:
             raise DataError(f"The folder {text!r} holds no image and no video. Known images: {known}.")
         yield from _list_files(sorted(files))
     elif not os.path.exists(path) and glob.has_magic(text):
-        # Not only regular files: reading says of the others what they are.
+        # Not only regular files: reading the others gives an error that says what they are.
         found = (Path(p) for p in glob.glob(str(path), recursive=True))
         files = sorted(p for p in found if p.exists() and not p.is_dir())
         if not files:

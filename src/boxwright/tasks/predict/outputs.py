@@ -40,8 +40,8 @@ def to_record(item: Prediction | Failure) -> dict[str, Any]:
 class Outputs:
     """The writers of several formats behind one `write`; use it as a `with` block.
 
-    Lines are on disk when `write` returns. Pictures, videos and the COCO file appear whole or not at all: also if the
-    block is left by an error or a signal, what was predicted until then is in them.
+    Lines are on disk when `write` returns. Pictures, videos and the COCO file appear whole or not at all. If an
+    error or a signal ends the block, they hold what was predicted until then.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class Outputs:
                 writer.close()
             except (OSError, DataError) as failure:
                 failures.append(failure)
-        if failures and error is None:  # an error in the block comes first
+        if failures and error is None:  # an error in the block takes precedence
             raise failures[0]
 
 
 def refuse_results(folder: Path, formats: Iterable[str]) -> None:
-    """Check that no file of an earlier run would be replaced; labels may even be somebody's annotations.
+    """Check that no file of an earlier run would be replaced; label files may even be hand-made annotations.
 
     Raises:
         UsageError: the folder holds such files.
@@ -183,7 +183,7 @@ class _Pictures(_Writer):
         self._video_frames += 1
 
     def close(self) -> None:
-        """Finish the video; OpenCV does not say whether it could be written, so its frames are counted."""
+        """Finish the video. OpenCV does not report failed writes, so its frames are counted."""
         if self._video is None:
             return
         self._video.release()
@@ -216,7 +216,7 @@ class _JsonLines(_Writer):
 
 
 class _Csv(_Writer):
-    """A row a box. Names that a spreadsheet would compute get an apostrophe before them."""
+    """One row per box. Names that a spreadsheet would compute get a leading apostrophe."""
 
     patterns = ("predictions.csv",)
 

@@ -208,7 +208,7 @@ class Predictor:
             try:
                 for result in results:
                     yield result
-                    if self._closed:  # meanwhile
+                    if self._closed:  # during the yield
                         return  # type: ignore[unreachable]
             except Exception:
                 if not self._closed:  # else the model was closed while it computed
@@ -244,7 +244,7 @@ class Predictor:
             while True:
                 try:
                     group = next(groups, None)
-                except Exception:  # of the source: yield first what was read before
+                except Exception:  # the source failed: first yield what was read before
                     while at_work:
                         yield from at_work.popleft().result()
                     raise
@@ -306,7 +306,7 @@ class Predictor:
             yield Prediction(frame=frame, detections=_enlarge(detections, frame.full_size_hw))
 
     def close(self) -> None:
-        """Release the model; a stream that has not ended ends here."""
+        """Release the model and end any running stream."""
         self._closed = True
         for pool in list(self._pools):
             pool.shutdown(cancel_futures=True)

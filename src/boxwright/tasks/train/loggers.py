@@ -156,7 +156,7 @@ def _open_mlflow(folder: Path, *, resume: bool) -> Callback:
         run = mlflow.start_run(run_id=known) if known else mlflow.start_run(run_name=folder.name)
         (folder / "mlflow_run_id").write_text(run.info.run_id, encoding="utf-8")
     return _Tracker(
-        # A resumed run has its settings, and MLflow does not let anyone change them.
+        # A resumed run has its settings, which MLflow does not let change.
         mlflow.log_params if known is None else lambda _settings: None,
         lambda values, step: mlflow.log_metrics(values, step=step),
         mlflow.end_run if is_own else lambda: None,
@@ -172,7 +172,7 @@ def _open_wandb(folder: Path, *, resume: bool) -> Callback:
     run, is_own = wandb.run, wandb.run is None
     if is_own:
         settings = wandb.setup().settings
-        # W&B's default is to send everything to a server; that must be somebody's decision.
+        # W&B's default is to send everything to a server; that must be the user's decision.
         mode = settings.mode if "mode" in settings.model_fields_set else "offline"
         known = _read_id(folder / "wandb_run_id") if resume else None
         again = {"id": known, "resume": "allow"} if known else {}

@@ -55,7 +55,7 @@ def run_worker(
 ) -> TrainResult:
     """Train in this process. Only this function and its arguments are sent to a worker.
 
-    `level` is the log level of the starting process, for processes that it starts; None in itself.
+    `level` is the log level of the starting process, to be set in a worker; None in the starting process.
     """
     if level is not None:
         log.configure("normal" if nano.is_global_zero else "quiet")

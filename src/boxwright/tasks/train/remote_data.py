@@ -38,7 +38,7 @@ _BROKEN = (
     tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, RuntimeError, NotImplementedError,
 )  # fmt: skip
 _AT_ONCE = 256
-# An archive is refused if it grows more than this many times, and beyond this size: images hardly shrink when packed.
+# An archive that expands beyond this size, and by more than this factor, is refused: images hardly compress.
 _MOST_GROWTH, _SMALL = 100, 1 << 30
 _MOST_MEMBERS = 20_000_000
 _MOST_NAME = 1 << 20  # bytes of a long name or of extra headers in a tar file, which are read into memory
@@ -112,7 +112,7 @@ def _list(system: Any, path: str, url: str) -> dict[str, dict[str, Any]]:
             )
         return {PurePosixPath(path).name: info}
     found = system.find(path, detail=True)
-    if "file" in system.protocol:  # a path of this machine, where opening a FIFO would wait for ever
+    if "file" in system.protocol:  # a path of this machine, where opening a FIFO would block forever
         found = {name: one for name, one in found.items() if _is_readable(name)}
     listed = {str(inside(str(PurePosixPath(name).relative_to(path)), url)): one for name, one in found.items()}
     if not listed:
@@ -124,7 +124,7 @@ def _is_readable(path: str) -> bool:
     try:
         require_file(path)
     except FileNotFoundError:
-        return True  # said when it is fetched
+        return True  # reported when it is fetched
     except OSError as error:
         _log.warning("Left out: %r, because %s.", path, error.strerror)
         return False
@@ -215,8 +215,7 @@ def unpack(archive: Path, folder: Path, *, name: str = "") -> None:
     """Write the files of a tar or zip file into a folder, which is created; `name` replaces its path in messages.
 
     Raises:
-        DataError: it can't be read, grows beyond measure, or a member is a link, a device, or would be outside the
-            folder.
+        DataError: it can't be read, expands too much, or a member is a link, a device, or would be outside the folder.
     """
     name = name or str(archive)
     folder.mkdir(parents=True, exist_ok=True)
@@ -259,7 +258,7 @@ def unpack(archive: Path, folder: Path, *, name: str = "") -> None:
 class _BoundedInfo(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_BoundedInfo":
-        """Return the header of a member, if what it announces may be read into memory."""
+        """Return a member's header; raise a DataError if its name or extra headers are too large for memory."""
         info = super().frombuf(buf, encoding, errors)
         if info.type in _NAME_TYPES and info.size > _MOST_NAME:
             raise DataError(f"The archive has a name or header of {info.size:,} bytes. Make it again.")

@@ -245,7 +245,7 @@ def _launch(
                     remote.pull()
                 except BoxwrightError as error:  # what ended the run is the error to show
                     _log.warning("%s", error)
-            # The launcher raises the signal again when all workers have left; if they finished, their result is here.
+            # The launcher raises the signal again when all workers have ended; if they finished, their result is here.
             if not isinstance(ended, KeyboardInterrupt | SystemExit) or not written.exists():
                 raise
             result = TrainResult.from_dict(json.loads(written.read_text(encoding="utf-8")))
