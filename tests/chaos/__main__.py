@@ -1,8 +1,8 @@
 """python -m tests.chaos [--moments 20] [--seed 0] [--only predict …] [--list]
 
-Kills commands and processes of theirs (SIGTERM and SIGKILL) at seeded moments, and checks what is left: no process, no
-torn file, the right exit code, and a second run or a resumed one that gives what an undisturbed run gives. Jobs on Ray
-and Spark lose ranks, nodes and executors. Prints a line per kill and the counts; exits with 1 if any went wrong.
+Kills commands and their processes (SIGTERM and SIGKILL) at seeded moments, and checks the outcome: the exit code, no
+process left, no torn file, and a second or resumed run with the result of an uninterrupted one. Jobs on Ray and Spark
+lose ranks, nodes and executors. Prints a line per kill and the counts; exits with 1 if any check failed.
 """
 
 import argparse
@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("--moments", type=int, default=20, help="kills of each kind (default 20)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", default=[], help="kinds whose names begin with these words")
-    parser.add_argument("--moment", type=int, help="only this one of the moments, to look at it again")
+    parser.add_argument("--moment", type=int, help="run only this moment again")
     parser.add_argument("--out", type=Path, default=Path("runs/chaos"), help="folder (default runs/chaos)")
     parser.add_argument("--list", action="store_true", help="print the kinds")
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Kills one command, or a process of it, at a moment of its life, and runs it again."""
+"""Kills a command, or one of its processes, at a chosen moment, and runs it again."""
 
 import os
 import random
@@ -17,19 +17,19 @@ from chaos.leftovers import find_torn, wait_for_orphans
 
 CODES = range(7)
 _LIMIT_S = 180.0
-_LIBRARIES = (".ses", "torchinductor_")  # ONNX Runtime and torch keep these among the temporary files
+_LIBRARIES = (".ses", "torchinductor_")  # temporary files of ONNX Runtime and torch
 
 
 @dataclass
 class Undisturbed:
-    """How long a job takes, and what it gives."""
+    """The duration and the result of an uninterrupted job."""
 
     seconds: float
     result: Any
 
 
 def start(words: list[str], folder: Path, name: str) -> subprocess.Popen[bytes]:
-    """Start a command in a session of its own, with what it prints in a file."""
+    """Start a command in its own session, with its output in a file."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp")}
     env["BOXWRIGHT_CACHE"] = str(folder.parent / "cache")  # kernels are compiled once, by the undisturbed run
     for place in ("home", "tmp"):
@@ -50,7 +50,7 @@ def run_undisturbed(job: Job, folder: Path) -> Undisturbed:
 
 
 def choose(job: Job, seed: int, moment: int, moments: int) -> tuple[float, str, signal.Signals]:
-    """Return when in the life of a job, what is killed, and by which signal; the moments are spread over its life."""
+    """Return when to kill (as a part of the job's duration), what, and by which signal; moments are spread evenly."""
     rng = random.Random(f"{seed}:{job.name}:{moment}")
     share = (moment + rng.random()) / moments * 0.97
     victim = "child" if job.has_children and moment % 2 else "parent"
@@ -58,7 +58,7 @@ def choose(job: Job, seed: int, moment: int, moments: int) -> tuple[float, str, 
 
 
 def try_moment(job: Job, folder: Path, whole: Undisturbed, plan: tuple[float, str, signal.Signals]) -> list[str]:
-    """Kill a job once, look at what is left, run it again, and return what was wrong."""
+    """Kill a job once, check what is left, run it again, and return the faults."""
     share, victim, number = plan
     known = {child.pid for child in psutil.Process().children(recursive=True)}
     process = start(job.first(folder), folder, "first")
@@ -84,7 +84,7 @@ def try_moment(job: Job, folder: Path, whole: Undisturbed, plan: tuple[float, st
         allowed = {*CODES, 128 + signal.SIGTERM}
     if code not in (*allowed, 0):
         faults.append(f"exit code {code}")
-    if "Traceback (most recent call last)" in log and "py4j" not in log:  # which logs its own, when Java is killed
+    if "Traceback (most recent call last)" in log and "py4j" not in log:  # py4j logs its own when Java is killed
         faults.append(f"traceback: {log.strip().splitlines()[-1][:150]}")
     faults += find_torn(folder, drafts=number == signal.SIGKILL)
     if number == signal.SIGTERM:
@@ -94,7 +94,7 @@ def try_moment(job: Job, folder: Path, whole: Undisturbed, plan: tuple[float, st
 
 
 def _find_victim(pid: int, victim: str, name: str) -> psutil.Process:
-    """Return the process itself, or the youngest of those that do its work; itself too where there is none yet."""
+    """Return the process itself, or the youngest of its workers; itself too if there is none yet."""
     parent = psutil.Process(pid)
     if victim == "parent":
         return parent
@@ -110,7 +110,7 @@ def _is_helper(process: psutil.Process) -> bool:
         words = " ".join(process.cmdline())
     except psutil.Error:
         return True
-    # A compiler that is killed is no loss: other kernels take over, which give other last digits.
+    # Compilers are not killed: without them other kernels are used, whose last digits differ.
     return not any(name in words for name in ("python", "java", "ray::")) or "resource_tracker" in words
 
 
@@ -126,12 +126,12 @@ def _run_again(job: Job, folder: Path, whole: Undisturbed) -> list[str]:
         return [f"the second run ended with exit code {code}: {(folder / 'again.log').read_text().strip()[-300:]}"]
     try:
         return [] if job.result(folder) == whole.result else ["the second run has another result"]
-    except Exception as error:  # noqa: BLE001 - whatever it is, the result is not there
+    except Exception as error:  # noqa: BLE001 - any error means that there is no result
         return [f"the second run has no result: {error!r}"]
 
 
 def kill_at_moments(job: Job, inputs: Path, *, seed: int, moments: int, only: int | None = None) -> list[bool]:
-    """Kill a job at each of its moments, print a line for each, and return which went well."""
+    """Kill a job at each of its moments, print a line for each, and return which passed."""
     base = inputs.parent / job.name.replace(" ", "_")
     shutil.rmtree(base, ignore_errors=True)
     (base / "whole").mkdir(parents=True)

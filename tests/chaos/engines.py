@@ -41,7 +41,7 @@ def on_spark(folder: Path) -> Iterator[Launcher]:
 
 
 def try_it(launcher: Launcher, victim: Victim, seed: int, expected: list[float]) -> bool:
-    """Run a training that loses a part once, and return whether it ends with the weights of an undisturbed one."""
+    """Run a training in which a part is killed once; return whether its weights equal those of an uninterrupted one."""
     with tempfile.TemporaryDirectory() as folder:
         job = Learning.with_seed(Path(folder), victim, seed)
         start_s = time.monotonic()

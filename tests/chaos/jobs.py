@@ -1,4 +1,4 @@
-"""The commands that are killed: how each begins, how it is run again, and what must be there then."""
+"""The commands that are killed: how each is started, how it is run again, and what its result must be."""
 
 import json
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class Job:
         name: what it is called in the counts.
         first: the words of the command, for a folder.
         again: the words of the one after the kill, for the same folder.
-        result: what the folder holds in the end; equal to the result of a run that nobody disturbed.
+        result: reads the result from the folder; it must equal that of an uninterrupted run.
         has_children: whether it starts processes that may be killed instead.
         child_name: how the names of these processes begin, if a cluster starts them.
     """
@@ -63,7 +63,7 @@ def make_jobs(inputs: Path, ray_address: str = "") -> list[Job]:
         ]  # fmt: skip
 
         def again(folder: Path) -> list[str]:
-            begun = any((folder / "run" / "weights").glob("last*.pt"))  # before that there is nothing to resume
+            begun = any((folder / "run" / "weights").glob("last*.pt"))  # otherwise there is nothing to resume
             return [*(["train", "--resume"] if begun else words), "--out", str(folder / "run")]
 
         return lambda folder: [*words, "--out", str(folder / "run")], again
@@ -91,7 +91,7 @@ def make_jobs(inputs: Path, ray_address: str = "") -> list[Job]:
     write = ["export", nano, "--format", "onnx", "--out"]
 
     def export_again(folder: Path) -> list[str]:
-        # What is there is whole: a second command into the same place is refused.
+        # An existing file is complete, and a second export to the same path is refused.
         return [*write, str(folder / ("second.onnx" if (folder / "model.onnx").exists() else "model.onnx"))]
 
     jobs = [
@@ -120,7 +120,7 @@ def read_weights(folder: Path) -> Any:
 
 
 def read_parameters(folder: Path) -> Any:
-    """Return the same without the statistics, which a stop of several processes averages once more."""
+    """Return the same without batch-norm statistics: stopping several processes averages them once more."""
     return {key: value for key, value in read_weights(folder).items() if "running_" not in key and "tracked" not in key}
 
 
@@ -148,7 +148,7 @@ def read_report(folder: Path) -> Any:
 
 
 def read_export(folder: Path) -> Any:
-    """Return the outputs' names of the file, which ONNX's checker must accept."""
+    """Return the names of the outputs; ONNX's checker must accept the file."""
     import onnx
 
     path = folder / "second.onnx" if (folder / "second.onnx").exists() else folder / "model.onnx"

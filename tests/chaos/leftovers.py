@@ -11,11 +11,11 @@ import psutil
 
 
 def wait_for_orphans(known: set[int], within_s: float = 30.0) -> list[str]:
-    """Wait until every process is gone that this one has become the parent of; kill and return those that stay.
+    """Wait for all processes that this one has adopted to end; kill and return those that remain.
 
     Args:
         known: children that belong to others, such as a cluster's.
-        within_s: how long they have.
+        within_s: how long to wait.
     """
     end_s = time.monotonic() + within_s
     while True:
@@ -52,12 +52,12 @@ def find_torn(folder: Path, *, drafts: bool) -> list[str]:
 
     Args:
         folder: everything below it is read.
-        drafts: hidden files and folders may be left, as after a SIGKILL; otherwise they are a fault too.
+        drafts: allow hidden files and folders, which a SIGKILL may leave; otherwise they are faults too.
     """
     found = []
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
-        if inside.parts[0] in ("home", "tmp"):  # libraries put there what they like
+        if inside.parts[0] in ("home", "tmp"):  # libraries write there as they like
             continue
         if any(part.startswith(".") for part in inside.parts):
             if not drafts and path.name.startswith(".") and path.name not in _LOCKS:

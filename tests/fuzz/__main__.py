@@ -1,8 +1,8 @@
 """python -m tests.fuzz [--seconds 600] [--seed 0] [--resume] [--only model set] [--replay FOLDER]
 
-Spoils models, labelled sets, pictures, videos, command lines and calls, and checks for each that Boxwright ends with an
-exit code that it promises, without a traceback, in time, within its memory and its folders, and leaves no process.
-Prints counts; exits with 1 if anything was found, and keeps it in OUT/findings with a command that replays it.
+Mutates models, labelled sets, pictures, videos, command lines and calls, and checks each run of Boxwright: a documented
+exit code, no traceback, limits of time and memory, no access outside its folders, and no process left behind.
+Prints counts; exits with 1 if anything was found. Findings are in OUT/findings, each with the command that replays it.
 """
 
 import argparse
@@ -21,15 +21,15 @@ from fuzz.hunt import Counts, make_seeds_apart, preload, replay, work
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600, help="how long (default 600)")
-    parser.add_argument("--inputs", type=int, help="at most so many inputs")
-    parser.add_argument("--seed", type=int, help="default: another one each time, which is printed")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="inputs at once (default one per CPU)")
+    parser.add_argument("--inputs", type=int, help="maximum number of inputs")
+    parser.add_argument("--seed", type=int, help="default: random, and printed")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="parallel inputs (default one per CPU)")
     parser.add_argument("--only", nargs="+", default=[], help="model, artifact, set, picture, video, command, call")
     parser.add_argument("--out", type=Path, default=Path("runs/fuzz"), help="folder (default runs/fuzz)")
-    parser.add_argument("--resume", action="store_true", help="continue with the seed and the number of the last run")
-    parser.add_argument("--wall", type=float, default=20, help="seconds that an input may take (default 20)")
-    parser.add_argument("--cpu", type=float, default=20, help="seconds that it may compute (default 20)")
-    parser.add_argument("--replay", type=Path, metavar="FOLDER", help="run one input again, which was kept")
+    parser.add_argument("--resume", action="store_true", help="continue the last run, with its seed")
+    parser.add_argument("--wall", type=float, default=20, help="time limit of an input in seconds (default 20)")
+    parser.add_argument("--cpu", type=float, default=20, help="its limit of CPU time in seconds (default 20)")
+    parser.add_argument("--replay", type=Path, metavar="FOLDER", help="run a kept input again")
     return parser.parse_args()
 
 

@@ -32,7 +32,7 @@ def spoil(rng: Random, data: bytes, times: int | None = None) -> bytes:
 
 
 def other_form(rng: Random, data: bytes) -> bytes:
-    """Return what has nothing to do with the format: empty, text, another format's first bytes."""
+    """Return data of another format: nothing, text, or another format's first bytes."""
     heads = (b"", b"\0", b"\n", b"x" * 5000, b"\x80\x05", b"PK\x03\x04", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"{}",
              b"<?xml", b"\xff\xfe" + "{}".encode("utf-16-le"), b"\0" * 100_000, b"GIF89a",
              b"RIFF\0\0\0\0WEBP", b"%PDF-1.4")  # fmt: skip
@@ -50,7 +50,7 @@ def png_parts(data: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def join_png(parts: list[tuple[bytes, bytes]]) -> bytes:
-    """Return the file of chunks, each with a right checksum."""
+    """Return the file made of these chunks, each with a valid checksum."""
     made = [
         struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in parts
     ]
@@ -58,7 +58,7 @@ def join_png(parts: list[tuple[bytes, bytes]]) -> bytes:
 
 
 def spoil_png(rng: Random, data: bytes) -> bytes:
-    """Return a PNG with other sizes, other or further chunks, with right checksums."""
+    """Return a PNG with changed sizes, or changed or added chunks; checksums stay valid."""
     parts = png_parts(data)
     for _ in range(rng.choice((1, 1, 3))):
         at, action = rng.randrange(len(parts)), rng.randrange(6)
@@ -85,7 +85,7 @@ def spoil_png(rng: Random, data: bytes) -> bytes:
 
 
 def spoil_jpeg(rng: Random, data: bytes) -> bytes:
-    """Return a JPEG with other sizes, other or further segments."""
+    """Return a JPEG with changed sizes, or changed or added segments."""
     parts, at = [], 2
     while at + 4 <= len(data) and data[at] == 0xFF and data[at + 1] != 0xDA:
         (length,) = struct.unpack(">H", data[at + 2 : at + 4])
@@ -112,7 +112,7 @@ def spoil_jpeg(rng: Random, data: bytes) -> bytes:
 
 
 def _exif(rng: Random) -> bytes:
-    """Return a TIFF header with an orientation, which may be none."""
+    """Return a TIFF header with an orientation, valid or not."""
     turned = rng.choice((0, 1, 3, 6, 8, 9, 65_535))
     count = rng.choice((1, 1, 0, 2**32 - 1))
     return b"MM\0*\0\0\0\x08" + struct.pack(">HHHIHHI", rng.choice((1, 1, 500)), 0x112, 3, count, turned, 0, 0)

@@ -1,4 +1,4 @@
-"""Calls of the Python interface with arguments of any kind. A refusal is a `BoxwrightError`, or one of Python's own."""
+"""Calls of the Python interface with arguments of any kind. They may raise `BoxwrightError` or Python's own errors."""
 
 import sys
 import traceback

@@ -14,8 +14,8 @@ from fuzz.sets import FORMATS, put_something_else, spoil_set
 
 MODEL = "../in/toy.onnx"
 _KINDS = {"model": 26, "artifact": 10, "set": 30, "picture": 14, "video": 6, "command": 8, "call": 6}
-_REAL = 0.04  # run as a program of its own, not forked
-_GOOD = 0.02  # not spoilt at all
+_REAL = 0.04  # run as a separate program, not forked
+_GOOD = 0.02  # not mutated at all
 
 
 @dataclass
@@ -141,7 +141,7 @@ class Maker:
             return ["data", "split", place, "../out/set", "--to", rng.choice(FORMATS)]
         if verb < 16:
             return ["data", "preview", place, "--out", "../out/p", "-b", "2", "--size", "64"]
-        if verb < 19 and not good:  # the toy's classes are others than the set's
+        if verb < 19 and not good:  # the toy model and the set have different classes
             self._copy_toy(box)
             return ["eval", MODEL, "--data", place, *_maybe(rng, "--json")]
         words = ["--out", "../out/run", "--size", "64", "-b", "2", "steps=1", "workers=1", "multiscale=false"]

@@ -1,4 +1,4 @@
-"""What every run must keep to."""
+"""The rules that every run must keep."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from fuzz.child import Outcome
 from fuzz.sandbox import SECRET, Sandbox, State
 
 CODES = range(7)
-"""0 ok, 1 runtime, 2 usage, 3 data, 4 model, 5 export, 6 accuracy. 70 means a fault of Boxwright itself."""
+"""0 ok, 1 runtime, 2 usage, 3 data, 4 model, 5 export, 6 accuracy. 70 means a fault in Boxwright."""
 
 _CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 
@@ -49,7 +49,7 @@ def check(box: Sandbox, before: State, outcome: Outcome, *, good: bool, json_lin
 
 
 def is_json(text: bytes) -> bool:
-    """Return whether a text is JSON as its standard has it, so without NaN."""
+    """Return whether a text is standard JSON, which has no NaN."""
     try:
         json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Runs one input in a process of its own, forked from one that has imported everything, and measures it."""
+"""Runs one input in a process forked from one that has imported everything, and measures it."""
 
 import os
 import resource
@@ -24,7 +24,7 @@ _READABLE = (
     "/etc/ld.so", "/etc/machine-id", "/etc/nsswitch", "/etc/hosts", "/etc/resolv.conf", "/etc/host.conf", "/opt/",
     "/bin/",
 )  # fmt: skip
-_WRITABLE = ("/dev/null", "/dev/shm", "/proc/")  # a child that takes much memory offers itself to the OOM killer
+_WRITABLE = ("/dev/null", "/dev/shm", "/proc/")  # a child that uses much memory raises its own OOM score
 _CHANGES = (
     "os.mkdir",
     "os.remove",
@@ -35,7 +35,7 @@ _CHANGES = (
     "os.chmod",
     "os.chown",
 )
-# A program of ours starts itself again, compilers for native code, and tools that describe the machine.
+# Programs that Boxwright starts: itself, compilers for native code, and tools that describe the machine.
 _PROGRAMS = (
     "python",
     "gcc",
@@ -65,8 +65,8 @@ class Outcome:
         wall_s: how long it took.
         cpu_s: how long it computed, with the processes that it waited for.
         memory_mb: its largest resident size.
-        limit: the limit that it went over and was killed for.
-        events: what it did outside of the folders given, as Python's audit events tell.
+        limit: the limit that it exceeded and was killed for.
+        events: what it did outside the given folders, from Python's audit events.
         left: processes that were still there after it.
     """
 
@@ -98,7 +98,7 @@ def run_child(
         exec_argv: run this program instead of the job.
         wall_s: kill it after this time.
         cpu_s: kill it after this much computing.
-        grace_s: for processes that notice the end of the one that started them.
+        grace_s: time for child processes to notice that their parent has ended.
     """
     outcome, begin_s = Outcome(), time.monotonic()
     pid = os.fork()
@@ -107,7 +107,7 @@ def run_child(
         if exec_argv is not None:
             os.execv(exec_argv[0], exec_argv)
         _watch_events(box)
-        # Through the whole end of an interpreter: threads, exit functions and finalisers may fail too.
+        # With the interpreter's full shutdown: threads, exit functions and finalisers may fail too.
         sys.exit(job())
     while True:
         done, status, usage = os.wait4(pid, os.WNOHANG)
@@ -143,7 +143,7 @@ def _memory_mb(pid: int) -> float:
 
 
 def _end_orphans(grace_s: float) -> list[str]:
-    """Wait for what the child has left behind, kill the rest and return it; without a grace it is no finding."""
+    """Wait for processes that the child left behind; kill the rest and return them, or none without a grace period."""
     end_s = time.monotonic() + grace_s
     while True:
         try:
@@ -170,15 +170,15 @@ def _end_orphans(grace_s: float) -> list[str]:
 
 
 def _enter(box: Sandbox, cpu_s: float) -> None:
-    """Turn this process into one that has only the sandbox's folders, and files for what it prints."""
+    """Restrict this process to the sandbox's folders, and send its output to files."""
     os.setsid()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_s) + 1, int(cpu_s) + 5))
-    # A run that fills the disk would end this machine's other work.
+    # A run that fills the disk would disturb everything else on this machine.
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
     os.chdir(box.work)
     os.environ.update(box.environment())
-    tempfile.tempdir = None  # chosen anew, by the environment
+    tempfile.tempdir = None  # chosen again, from the environment
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for number, name in ((1, "out"), (2, "err")):
         file = os.open(box.logs / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -187,7 +187,7 @@ def _enter(box: Sandbox, cpu_s: float) -> None:
 
 
 def _watch_events(box: Sandbox) -> None:
-    """Write down what Python code does outside of the folders given."""
+    """Record what Python code does outside the given folders."""
     log = os.open(box.logs / "events", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     inputs, outside = f"{box.inputs}/", f"{box.outside}/"
     writable = (*(f"{folder}/" for folder in (box.work, box.out, box.home, box.tmp)), *_WRITABLE)

@@ -1,4 +1,4 @@
-"""Command lines: the options that `--help` names, with values of any kind, and words that are no options."""
+"""Command lines: the options that `--help` names, with values of any kind, and unknown words."""
 
 import contextlib
 import io
@@ -8,7 +8,7 @@ from random import Random
 
 from fuzz.values import NUMBERS, TEXTS
 
-# What would take long, start a cluster or run a program does not come with values that ask for it.
+# Options that would take long, start a cluster or run a program get no values that ask for that.
 _SLOW = (
     "--num_processes", "--num-processes", "--devices", "--runs", "--timeout", "--threads", "--workers", "--batches",
     "--tries", "--max_restarts", "--max-restarts", "--strategy", "--engine", "--address", "--master", "--store",
@@ -63,7 +63,7 @@ def read_options() -> Options:
 
 
 def make_command(rng: Random, options: Options, models: list[str], sets: list[str], pictures: list[str]) -> list[str]:
-    """Return the words of a command, which may mean something or not."""
+    """Return the words of a command, valid or not."""
     verb = rng.choice(sorted(options))
     words: list[str] = []
     if verb in ("predict", "info", "eval", "export", "benchmark"):

@@ -29,7 +29,7 @@ _PRELOAD = (
 
 
 def preload() -> None:
-    """Import what commands need, so that a fork of this process begins at once. No library starts a thread here."""
+    """Import what commands need, so that a fork of this process starts at once. None of it starts a thread."""
     from importlib import import_module
 
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -79,7 +79,7 @@ def run_case(case: Case, box: Sandbox, args: Namespace) -> tuple[Outcome, list[s
 
 
 def work(number: int, args: Namespace, report: int) -> None:
-    """Run every input whose number is this worker's, until the time is over; write a line for each into a pipe."""
+    """Run this worker's share of the inputs until time is up; write a line for each into a pipe."""
     adopt_orphans()
     maker = Maker(args.out / "seeds", args.only)
     box = Sandbox(args.out / f"box{number}")
@@ -90,7 +90,7 @@ def work(number: int, args: Namespace, report: int) -> None:
         outcome, found = run_case(case, box, args)
         if found:
             keep(box, case, outcome, found, args.out / "findings")
-        # Short enough for a pipe to take it whole, whatever the other workers write.
+        # Short enough for an atomic write to the pipe, which all workers share.
         values = {
             "at": at, "name": case.name, "kind": case.kind, "words": " ".join(case.argv)[:200], "code": outcome.code,
             "wall_s": outcome.wall_s, "cpu_s": outcome.cpu_s, "memory_mb": outcome.memory_mb,
@@ -101,7 +101,7 @@ def work(number: int, args: Namespace, report: int) -> None:
 
 
 def keep(box: Sandbox, case: Case, outcome: Outcome, found: list[str], folder: Path) -> None:
-    """Keep the input and what it printed, to be replayed."""
+    """Store the input and its output, to be replayed."""
     place = folder / case.name.replace(":", "-")
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
@@ -134,7 +134,7 @@ def replay(folder: Path, args: Namespace) -> int:
 
 
 class Counts:
-    """The figures of a run, which a resumed one continues."""
+    """The counts of a run; a resumed run adds to them."""
 
     def __init__(self, values: dict[str, Any] | None = None) -> None:
         values = values or {}

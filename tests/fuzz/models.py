@@ -1,4 +1,4 @@
-"""Spoils model files: `.pth`, `.safetensors`, `.onnx` and artifact folders, each by its own structure."""
+"""Mutates model files (`.pth`, `.safetensors`, `.onnx`) and artifact folders, each within its own structure."""
 
 import hashlib
 import io
@@ -108,7 +108,7 @@ def _spoil_tensor(rng: Random, state: dict[Any, Any], key: Any) -> None:
 
 
 def _spoil_pickle(rng: Random, data: bytes) -> bytes:
-    """Return a pickle with another name or number in it, so that it stays readable more often than after flips."""
+    """Return a pickle with another name or number in it; it stays readable more often than after bit flips."""
     words = (
         b"torch._utils",
         b"_rebuild_tensor_v2",
@@ -249,7 +249,7 @@ def _spoil_artifact(rng: Random, folder: Path, outside: Path) -> None:
         (folder / rng.choice(("extra.bin", "program.pt2", "model.xml", ".hidden"))).write_bytes(b"x" * 100)
         return
     path.write_bytes(_spoil_part(rng, path, outside))
-    if rng.random() < 0.8 and file.is_file():  # as one would who wants it to be loaded
+    if rng.random() < 0.8 and file.is_file():  # as an attacker would, to have it loaded
         try:
             values = json.loads(file.read_text())
             values["files"][name] = hashlib.sha256(path.read_bytes()).hexdigest()

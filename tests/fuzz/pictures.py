@@ -1,4 +1,4 @@
-"""Spoils pictures and videos."""
+"""Mutates pictures and videos."""
 
 from pathlib import Path
 from random import Random

@@ -16,7 +16,7 @@ State = dict[str, tuple[int, int, int]]
 class Sandbox:
     """`in/` holds the spoilt files, `work/` is the current folder, `out/`, `home/` and `tmp/` may be written.
 
-    Nothing may read or write `outside/`. The kernel reports who opens something there, native libraries too.
+    Nothing may read or write `outside/`. The kernel (inotify) reports every access there, also by native libraries.
     """
 
     def __init__(self, root: Path) -> None:
@@ -28,7 +28,7 @@ class Sandbox:
         self._watch = -1
 
     def reset(self, *, keep_inputs: bool = False) -> None:
-        """Make all folders, empty but for the canaries."""
+        """Make all folders, empty except for the canaries."""
         for folder in (self.inputs, self.work, self.out, self.home, self.tmp, self.outside, self.logs):
             if folder == self.inputs and keep_inputs:
                 continue

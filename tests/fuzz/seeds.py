@@ -1,4 +1,4 @@
-"""The good files that the others spoil: small models in each form, labelled sets, pictures and videos."""
+"""The valid files that are mutated: small models in each form, labelled sets, pictures and videos."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ NAMES = ("circle", "square", "star")
 
 
 def make_seeds(folder: Path) -> None:
-    """Write them into a new folder; takes some seconds. Call it in a process of its own: libraries start threads."""
+    """Write them into a new folder, which takes seconds. Call it in a separate process: libraries start threads."""
     folder.mkdir(parents=True)
     _make_models(folder / "models")
     _make_sets(folder / "sets")

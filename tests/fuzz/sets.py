@@ -1,4 +1,4 @@
-"""Spoils labelled sets (COCO, VOC, YOLO): annotations by their structure, pictures, and what lies at their paths."""
+"""Mutates labelled sets (COCO, VOC, YOLO): annotations within their structure, pictures, and files at their paths."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def spoil_set(rng: Random, seed: Path, target: Path, outside: Path) -> None:
 
 
 def put_something_else(rng: Random, path: Path) -> None:
-    """Replace a file by what is none, or by nothing."""
+    """Replace a file by something that is not a regular file, or remove it."""
     path.unlink()
     action = rng.randrange(9)
     if action == 0:
@@ -183,7 +183,7 @@ def _spoil_lines(rng: Random, data: bytes, outside: Path) -> bytes:
         elif action == 4:
             words = [leads_out(rng, outside)]
         elif action == 5:
-            # A list of as many images is honest work; as many labels of one image are not.
+            # A list of this many images is a legitimate input; this many labels of one image are not.
             most = 20_000 if lines[0][:1].isdigit() and " " in lines[0] else 500
             lines = lines * rng.choice((2, 100, most)) if len(lines) < 10 else lines
         else:

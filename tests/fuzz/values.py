@@ -1,4 +1,4 @@
-"""Values that nobody expects, and trees (of JSON or YAML) with some of them in it."""
+"""Unexpected values, and JSON or YAML trees that contain some of them."""
 
 import json
 import math
@@ -22,7 +22,7 @@ TEXTS = (
 
 
 def odd_text(rng: Random) -> str:
-    """Return a text out of the list, or two of them together."""
+    """Return a text from the list, or two of them joined."""
     return rng.choice(TEXTS) if rng.random() < 0.9 else rng.choice(TEXTS[:40]) + rng.choice(TEXTS[:40])
 
 
@@ -66,7 +66,7 @@ def rewrite_tree(rng: Random, tree: Any, times: int = 1) -> Any:
         places = _places(tree)
         if not places:
             return odd_value(rng)
-        # Any depth is as likely as another: there are far more leaves than keys at the top.
+        # Favours nodes near the top: there are far more leaves.
         node, key = rng.choice(places if rng.random() < 0.6 else places[: 1 + len(places) // 8])
         action = rng.randrange(10)
         if action < 5:
@@ -101,7 +101,7 @@ def _number(value: Any) -> Any:
 
 
 def to_json(rng: Random, values: Any) -> str:
-    """Return JSON, sometimes with what a careless writer makes of it."""
+    """Return JSON, sometimes with the mistakes of a careless writer."""
     text = json.dumps(values)
     if rng.random() < 0.06:
         half, doubled = text[: len(text) // 2], text.replace(":", ': 1e999, "x":', 1)
