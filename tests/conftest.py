@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Fail where tests that share a cluster would be dealt out all the same."""
+    """Fail if tests that share a cluster would be split between processes."""
     if getattr(session.config.option, "loadgroup", False):
         for item in session.items:
             assert item.get_closest_marker("xdist_group") is None or "@" in item.nodeid, (
@@ -68,7 +68,7 @@ def _find_engine(item: pytest.Item) -> str | None:
 
 @pytest.fixture(autouse=True)
 def _own_logging() -> Iterator[None]:
-    """Put our logger back as it was: the command line sets it up for the whole process."""
+    """Restore our logger, which the command line configures for the whole process."""
     logger = logging.getLogger("boxwright")
     before = (list(logger.handlers), logger.level, logger.propagate, logger.disabled)
     yield

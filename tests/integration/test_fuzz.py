@@ -1,4 +1,4 @@
-"""The hunt of `make fuzz`: a minute of it, and that it sees what it looks for."""
+"""The fuzzer of `make fuzz`: a minute of it, and that it detects planted faults."""
 
 import json
 import subprocess

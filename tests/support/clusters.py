@@ -1,4 +1,4 @@
-"""Real engines on this machine, shared by the tests that need the same one, and stopped for sure."""
+"""Real engines on this machine, shared by the tests that need the same one, and always stopped at the end."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ def further(*values: Any) -> list[Any]:
 
 
 class Running:
-    """The cluster that is running, one for each engine: the next test gets it, or it is stopped for another one."""
+    """The running cluster of each engine: the next test reuses it, or it is stopped to start another one."""
 
     def __init__(self) -> None:
         self._running: dict[str, tuple[str, Any, ExitStack]] = {}
@@ -49,7 +49,7 @@ class Running:
 
 @pytest.fixture(scope="session")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """The clusters of this test process; their workers have a cache folder of their own."""
+    """The clusters of this test process; their workers have their own cache folder."""
     clusters = Running()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BOXWRIGHT_CACHE", str(tmp_path_factory.mktemp("cache")))
@@ -94,7 +94,7 @@ class RayCluster:
         self.address: str = self._cluster.address
 
     def complete(self, spare: int = 0) -> None:
-        """Have all nodes there, and some to spare, whatever a test has done to those that are not the head."""
+        """Make sure that all nodes run, and some spare ones, after a test has killed any except the head."""
         alive = [node for node in self._others if self._is_alive(node)][: 2 + spare]
         for node in [node for node in self._others if node not in alive]:
             self._cluster.remove_node(node, allow_graceful=False)
