@@ -28,7 +28,7 @@ def printable(text: str, *, lines: bool = True) -> str:
 def csv_cell(text: str) -> str:
     """Return a name as a CSV cell, with control characters as escapes.
 
-    A name that a spreadsheet would compute gets a leading apostrophe.
+    A name that a spreadsheet would evaluate gets a leading apostrophe.
 
     Example:
         >>> csv_cell("=1+1"), csv_cell("cat")

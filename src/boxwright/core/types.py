@@ -187,7 +187,7 @@ class Detections:
     def to_csv(self, *, header: bool = True) -> str:
         """Return one line per box: class, class_id, score, x1, y1, x2, y2.
 
-        A class name that a spreadsheet would compute (it begins with = + - @) gets an apostrophe before it.
+        A class name that a spreadsheet would evaluate (it begins with = + - @) gets a leading apostrophe.
         """
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")

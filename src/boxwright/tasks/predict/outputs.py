@@ -216,7 +216,7 @@ class _JsonLines(_Writer):
 
 
 class _Csv(_Writer):
-    """One row per box. Names that a spreadsheet would compute get a leading apostrophe."""
+    """One row per box. Names that a spreadsheet would evaluate get a leading apostrophe."""
 
     patterns = ("predictions.csv",)
 
