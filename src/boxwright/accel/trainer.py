@@ -218,7 +218,7 @@ class Trainer(LightningTrainer):
         for callback, state in zip(self.checkpoint_callbacks, outcome["checkpoints"], strict=False):
             if isinstance(
                 callback, ModelCheckpoint
-            ):  # the workers have found it; scores of other folders are not taken
+            ):  # the workers chose the folder; Lightning drops the scores if it differs
                 callback.dirpath, callback.current_score = state["dirpath"], state["current_score"]
             callback.load_state_dict(state)
         self.state.status = outcome["status"]

@@ -23,7 +23,7 @@ _SLURM = {
     "node_rank": ("SLURM_NODEID",),
 }
 RENDEZVOUS = "BOXWRIGHT_RENDEZVOUS"
-"""The variable that marks a worker of ours: where the first worker listens."""
+"""The variable that marks our own workers; its value is where the first one listens."""
 
 _CORES = "BOXWRIGHT_CORES"
 _STORE = "BOXWRIGHT_STORE"

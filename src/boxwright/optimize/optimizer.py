@@ -330,7 +330,7 @@ class InferenceOptimizer:
                 threads, streams and processes are chosen from the machine's cores and quota, and
                 `model.arrangement.explain()` says why. Call `close()` at the end: there may be processes.
             streams: how many calls `map` computes in parallel in this process (OpenVINO and ONNX Runtime).
-            trust: load a model that runs code (machine code, TorchScript) although another user or machine made it.
+            trust: load a model that runs code (machine code, TorchScript) even if another user or machine made it.
 
         Raises:
             CheckpointError: the folder is not an artifact, its files are damaged, or it holds code of another user or

@@ -218,7 +218,7 @@ def _list_files(folder: Path) -> list[str]:
     """Return all files below a folder but the description, as relative paths.
 
     Raises:
-        CheckpointError: there is something that is neither a file nor a folder, or a link that leads out of it.
+        CheckpointError: the folder holds something that is neither a file nor a folder, or a link that leads out of it.
     """
     found = []
     for place, _, names in os.walk(folder):

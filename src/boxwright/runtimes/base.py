@@ -167,7 +167,7 @@ def refuse_fork(process: int) -> None:
         process: the id of that process.
 
     Raises:
-        WorkerError: this is another one. Without this check a request would wait forever.
+        WorkerError: this is a different process, in which a request would wait forever.
     """
     if os.getpid() != process:
         raise WorkerError(

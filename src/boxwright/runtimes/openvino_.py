@@ -106,7 +106,7 @@ class OpenvinoGraph:
     first few batch sizes are compiled separately, all later ones share one model with a free batch.
 
     `run` and `run_all` are thread-safe. `close` is not; let the other threads finish first. A forked child can't use
-    it: OpenVINO's threads are not there.
+    it, because it lacks OpenVINO's threads.
     """
 
     def __init__(self, model: Any, signature: Signature, settings: dict[str, Any]) -> None:

@@ -162,7 +162,7 @@ def describe_artifact(artifact: Artifact, options: ModelOptions) -> Spec:
     """Return what an artifact detects, with the user's values; nothing is loaded.
 
     Raises:
-        CheckpointError: it is not a detector's.
+        CheckpointError: the artifact is not a detector.
         UsageError: an option contradicts the artifact.
     """
     spec, folder = artifact.spec, artifact.folder

@@ -304,7 +304,7 @@ def _write_best(case: DetectorCase, report: Report, folder: Path) -> Path | None
     except BudgetError:
         return None
     target, draft = folder / "best", folder / ".best"
-    shutil.rmtree(draft, ignore_errors=True)  # of a search that was killed here
+    shutil.rmtree(draft, ignore_errors=True)  # left by a search that was killed
     try:
         with writing(target):
             if best == ORIGINAL:

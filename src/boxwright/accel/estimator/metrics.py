@@ -87,7 +87,7 @@ class Accuracy:
             UsageError: the shapes or values don't fit together.
         """
         found, expected = self._find_classes(outputs, targets)
-        if found.shape != expected.shape:  # comparing them would compare every sample with every target
+        if found.shape != expected.shape:  # broadcasting would compare every sample with every target
             raise _not_comparable(outputs, targets)
         self._right += int((found == expected).sum())
         self._all += found.numel()

@@ -136,7 +136,7 @@ def _list_one(source: ImageSource, label: str) -> Iterator[Item]:
         raise UsageError("A source is empty. Name an image, folder, video or stream; '.' is the current folder.")
     elif str(source) == "-":
         yield EncodedImage(source=label, data=sys.stdin.buffer.read())
-    elif str(source).startswith(_DESCRIPTORS):  # `<(command)` in a shell; a FIFO that the user means
+    elif str(source).startswith(_DESCRIPTORS):  # `<(command)` in a shell: a FIFO that the user has named
         yield EncodedImage(source=label, data=_read_descriptor(str(source)))
     else:
         yield from _list_text(str(source), Path(os.path.expanduser(source)))

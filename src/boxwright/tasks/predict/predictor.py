@@ -136,8 +136,8 @@ class Predictor:
                 `stream`: threads, streams and processes are then chosen from the machine's cores and quota, and
                 `predictor.arrangement.explain()` says why. For artifacts and ONNX files. None leaves threads to the
                 runtime.
-            trust: load a model that runs code (machine code, TorchScript) although another user or machine made it.
-                What this user converted on this machine needs no such word.
+            trust: load a model that runs code (machine code, TorchScript) even if another user or machine made it.
+                Models that this user converted on this machine don't need it.
 
         Raises:
             CheckpointError: there is no such model, its file can't be used, it holds code of another user or machine,

@@ -99,7 +99,7 @@ def choose_artifact(
 def find_siblings(folder: Path) -> list[Path]:
     """Return the other usable artifacts of the report that an artifact belongs to, fastest first.
 
-    A report is a file like any other: only methods that exist are looked for, and only in its own folder.
+    A report may come from someone else: only known methods count, and only artifacts in its own folder.
     """
     folder = folder.resolve()
     for home in (folder.parent, folder.parent.parent):

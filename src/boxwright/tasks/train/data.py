@@ -143,7 +143,7 @@ def run_in_all(nano: TorchNano, work: Callable[[], T], *, answer_every_s: float 
 def _check_files(nano: TorchNano, records: Records) -> list[FileFacts]:
     """Return the facts about every image file; each process reads and decodes its share."""
     own = range(nano.global_rank, len(records), nano.world_size)
-    threads = torch.get_num_threads()  # of this thread; others have their own number
+    threads = torch.get_num_threads()  # of this thread: other threads have their own
     shares = run_in_all(nano, lambda: list(check_files(records, own, threads)))
     return [fact for row in zip_longest(*shares) for fact in row if fact is not None]
 
