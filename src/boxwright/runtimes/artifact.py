@@ -26,9 +26,10 @@ from boxwright.runtimes.trust import check_files, describe_code, hash_file, reco
 
 FORMAT = 2
 GOLDEN = "golden.npz"
-_FILE = "artifact.json"
+DESCRIPTION = "artifact.json"
 _DRAFT = re.compile(r"\.artifact\.\d+\.tmp\.json")  # a killed process may leave one
 _MOST_BYTES = 64 << 20  # of the description
+_MOST_GOLDEN = 2 << 30  # a batch of 64 images at 640 takes 315 MB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,7 @@ class Artifact:
 
 def is_artifact(path: Path) -> bool:
     """Return whether a path is an artifact folder."""
-    return (path / _FILE).is_file()
+    return (path / DESCRIPTION).is_file()
 
 
 def write_artifact(
@@ -158,8 +159,10 @@ def read_artifact(folder: Path, *, verify: bool = True) -> Artifact:
     Raises:
         CheckpointError: the description can't be read, is of another format, or a file is missing, changed or added.
     """
-    path = folder / _FILE
-    _refuse_outside(folder, _FILE)
+    path = folder / DESCRIPTION
+    _refuse_outside(folder, DESCRIPTION)
+    if not is_artifact(folder):
+        raise CheckpointError(f"The folder {str(folder)!r} holds no {DESCRIPTION}: it is not an artifact.")
     try:
         if (size := path.stat().st_size) > _MOST_BYTES:
             raise ValueError(f"it has {size} bytes")
@@ -221,13 +224,16 @@ def _list_files(folder: Path) -> list[str]:
         CheckpointError: the folder holds something that is neither a file nor a folder, or a link that leads out of it.
     """
     found = []
-    for place, _, names in os.walk(folder):
-        for name in names:
+    for place, folders, names in os.walk(folder):
+        for name in (*folders, *names):
             path = Path(place, name)
             relative = str(path.relative_to(folder))
-            if relative == _FILE or _DRAFT.fullmatch(relative):
+            if name in folders and not path.is_symlink():
                 continue
-            if not path.is_file():  # a pipe or a device: reading it could take forever
+            if relative == DESCRIPTION or _DRAFT.fullmatch(relative):
+                continue
+            # A pipe or a device could be read forever, and the files behind a link to a folder would not be listed.
+            if not path.is_file():
                 raise CheckpointError(f"{relative!r} in the artifact {str(folder)!r} is not a regular file. Remove it.")
             _refuse_outside(folder, relative)
             found.append(relative)
@@ -250,11 +256,16 @@ def read_golden(folder: Path) -> tuple[list[Array], list[Array]]:
         CheckpointError: the file can't be read.
     """
     try:
-        with (folder / GOLDEN).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return tuple(  # type: ignore[return-value] # two of them
-                [arrays[f"{kind}_{i}"] for i in range(sum(name.startswith(kind) for name in arrays.files))]
-                for kind in ("input", "output")
-            )
+        with (folder / GOLDEN).open("rb") as file:
+            size = sum(part.file_size for part in zipfile.ZipFile(file).infolist())
+            if size > _MOST_GOLDEN:
+                raise ValueError(f"it would take {size:,} bytes of memory")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as arrays:
+                return tuple(  # type: ignore[return-value] # two of them
+                    [arrays[f"{kind}_{i}"] for i in range(sum(name.startswith(kind) for name in arrays.files))]
+                    for kind in ("input", "output")
+                )
     except (OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise CheckpointError(f"{str(folder / GOLDEN)!r} can't be read: {error!r}") from error
 
@@ -285,4 +296,4 @@ def open_graph(artifact: Artifact | Path, tuning: Tuning | None = None, *, trust
 def _write(artifact: Artifact) -> None:
     parts = {part.name: getattr(artifact, part.name) for part in fields(artifact) if part.name != "folder"}
     values = {"format": FORMAT} | {k: v.to_dict() if hasattr(v, "to_dict") else v for k, v in parts.items()}
-    write_whole(artifact.folder / _FILE, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+    write_whole(artifact.folder / DESCRIPTION, json.dumps(values, indent=1, ensure_ascii=False) + "\n")

@@ -1,9 +1,10 @@
 """Model files that run code when loaded: allowed only if this user made them on this machine, or trusts them."""
 
 import hashlib
+import re
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from boxwright.core.environment import data_folder
 from boxwright.core.errors import CheckpointError
@@ -20,6 +21,7 @@ _CODE = {
     MACHINE_CODE: "holds machine code",
     SCRIPT: "holds a TorchScript program",
 }
+_DIGEST = re.compile("[0-9a-f]{64}")
 _ADVICE = (
     "It runs only if this user made it on this machine, or says that it is to be trusted: --trust on the command line, "
     "trust=True in Python. Do that only if you know who made it; else convert the model again, from its weights."
@@ -28,7 +30,10 @@ _ADVICE = (
 
 def describe_code(name: str) -> str:
     """Return what a model's file of this name runs when it is loaded; "" for plain data."""
-    return _CODE[MACHINE_CODE] if name.endswith(ENGINE_SUFFIX) else _CODE.get(name, "")
+    if name.endswith(ENGINE_SUFFIX):
+        return _CODE[MACHINE_CODE]
+    # A folder counts like a file: torch also loads an unpacked package.
+    return next((_CODE[part] for part in PurePath(name).parts if part in _CODE), "")
 
 
 def check_files(folder: Path, files: Mapping[str, str]) -> None:
@@ -53,7 +58,8 @@ def hash_code(*paths: Path) -> dict[str, str]:
 
 def is_made_here(folder: Path) -> bool:
     """Return whether all code in an artifact folder, if there is any, was recorded."""
-    return all(map(_is_recorded, hash_code(*(folder / name for name in _CODE)).values()))
+    present = [folder / name for name in _CODE if (folder / name).exists()]
+    return all(path.is_file() and _is_recorded(hash_file(path)) for path in present)
 
 
 def record(*digests: str) -> None:
@@ -75,7 +81,7 @@ def hash_file(path: Path) -> str:
 
 def _is_recorded(digest: str) -> bool:
     """Return whether the store holds a digest; a store that others can write to is ignored."""
-    return is_private(_store()) and is_private(_store() / digest)
+    return bool(_DIGEST.fullmatch(digest)) and is_private(_store()) and is_private(_store() / digest)
 
 
 def _store() -> Path:

@@ -123,8 +123,6 @@ def open_model(
     if path.suffix.lower() in _INSIDE and is_artifact(path.parent):
         path = path.parent
     if path.is_dir():
-        if not is_artifact(path):
-            raise CheckpointError(f"The folder {str(path)!r} holds no artifact.json: it is not an artifact.")
         return _open_artifact(read_artifact(path), options, tuning, trust=trust)
     if path.suffix.lower() == ".onnx":
         refuse(path, act=options.activation)

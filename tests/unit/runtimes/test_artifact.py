@@ -137,6 +137,17 @@ def test_a_link_that_leads_out_of_the_folder_is_refused(folder: Path, tmp_path: 
         read_artifact(folder)
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_link_to_a_folder_is_refused_because_its_files_are_not_listed(
+    folder: Path, tmp_path: Path, inside: bool
+) -> None:
+    store = (folder if inside else tmp_path) / "store"
+    store.mkdir()
+    (folder / "model.pt2").symlink_to(store)
+    with pytest.raises(CheckpointError, match=r"'model\.pt2' .* is not a regular file"):
+        read_artifact(folder)
+
+
 def test_links_inside_the_folder_are_followed(folder: Path) -> None:
     (folder / "store").mkdir()
     (folder / "golden.npz").rename(folder / "store" / "golden.npz")
@@ -151,6 +162,13 @@ def test_a_pipe_in_the_folder_is_refused_not_read(folder: Path) -> None:
     os.mkfifo(folder / "golden.npz")
     with pytest.raises(CheckpointError, match="is not a regular file"):
         read_artifact(folder)
+
+
+def test_golden_arrays_that_would_fill_the_memory_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = sum(array.nbytes for arrays in read_golden(folder) for array in arrays)
+    monkeypatch.setattr("boxwright.runtimes.artifact._MOST_GOLDEN", size)  # the headers make it larger
+    with pytest.raises(CheckpointError, match=r"golden\.npz' can't be read.* bytes of memory"):
+        read_golden(folder)
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04 cut off", b"\x93NUMPY\x01\x00", NPY])

@@ -1,5 +1,6 @@
 """Code in a model's files runs only if this user made it on this machine, or trusts it."""
 
+import json
 import os
 import shutil
 from contextlib import closing
@@ -16,7 +17,8 @@ from boxwright.runtimes.artifact import open_graph, write_artifact
 from boxwright.runtimes.base import Choice, Tuning
 from boxwright.runtimes.instances import to_multi_instance
 from boxwright.runtimes.source import Source
-from boxwright.runtimes.trust import MACHINE_CODE, check_files, hash_code, hash_file, record
+from boxwright.runtimes.trust import MACHINE_CODE, check_files, hash_code, hash_file, is_made_here, record
+from boxwright.tasks.batch.worker import ModelFiles
 from boxwright.tasks.models import open_model
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
@@ -73,6 +75,33 @@ def test_only_the_very_content_is_known(tmp_path: Path) -> None:
     check_files(tmp_path, files)
     with pytest.raises(CheckpointError, match="machine code"):
         check_files(tmp_path, files | {MACHINE_CODE: "3" * 64})
+
+
+@pytest.mark.usefixtures("_another_user")
+@pytest.mark.parametrize("digest", ["", ".", "..", "../made-here", "1" * 64 + "/..", "A" * 64])
+def test_a_digest_is_never_a_path_in_the_store(tmp_path: Path, digest: str) -> None:
+    record("1" * 64)
+    with pytest.raises(CheckpointError, match="machine code"):
+        check_files(tmp_path, {MACHINE_CODE: digest})
+
+
+@pytest.mark.usefixtures("_another_user")
+def test_machine_code_in_a_folder_is_code_too(tmp_path: Path) -> None:
+    """Torch loads an unpacked package as well as a packed one."""
+    folder = tmp_path / "art"
+    write_artifact(Source.of(nn.Linear(3, 2), (torch.ones(2, 3),)), Choice(runtime="eager"), folder)
+    code = folder / MACHINE_CODE / "data" / "aotinductor" / "model" / "x.wrapper.so"
+    code.parent.mkdir(parents=True)
+    code.write_bytes(b"machine code")
+    description = json.loads((folder / "artifact.json").read_text())
+    description["choice"]["runtime"] = "compile"
+    description["files"][str(code.relative_to(folder))] = hash_file(code)
+    (folder / "artifact.json").write_text(json.dumps(description))
+    batch_model = ModelFiles.read(folder)
+    for load in (lambda: open_graph(folder), lambda: InferenceOptimizer.load(folder), batch_model.check_trust):
+        with pytest.raises(CheckpointError, match=r"machine code.*--trust"):
+            load()
+    assert not is_made_here(folder)
 
 
 @pytest.mark.usefixtures("_another_user")

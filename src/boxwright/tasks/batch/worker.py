@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from boxwright.core.errors import BoxwrightError
 from boxwright.data.threads import hold_opencv_threads, release_opencv_threads
+from boxwright.runtimes.artifact import DESCRIPTION, read_artifact
 from boxwright.runtimes.base import Tuning
 from boxwright.runtimes.trust import check_files, describe_code
 from boxwright.tasks.batch.config import BatchConfig
@@ -92,8 +93,8 @@ class ModelFiles:
         """
         path = find_model(model)
         if path.is_dir():
-            found = sorted(p for p in path.rglob("*") if p.is_file())
-            return cls(name=path.resolve().name, files=tuple((str(p.relative_to(path)), p.read_bytes()) for p in found))
+            found = [DESCRIPTION, *read_artifact(path).files]
+            return cls(name=path.resolve().name, files=tuple((name, (path / name).read_bytes()) for name in found))
         beside = [path, path.with_name(f"{path.name}.data")]  # where ONNX keeps the weights of large models
         return cls(name=path.name, files=tuple((p.name, p.read_bytes()) for p in beside if p.is_file()))
 
@@ -114,7 +115,7 @@ class ModelFiles:
     @property
     def is_artifact(self) -> bool:
         """Whether it is an artifact folder, not a file."""
-        return any(name == "artifact.json" for name, _ in self.files)
+        return any(name == DESCRIPTION for name, _ in self.files)
 
     def check_trust(self) -> None:
         """Refuse files with code of another user or machine. Workers don't check again: they got the files from here.
