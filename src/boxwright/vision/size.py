@@ -19,9 +19,11 @@ _MOST_SEGMENTS = 10_000
 _LARGEST_JPEG = (65535, 65535)
 _WIDTH, _HEIGHT, _TILE_WIDTH, _TILE_HEIGHT = 256, 257, 322, 323  # tags of TIFF
 _MOST_ENTRIES = 4096
-_TEXT = 1 << 16  # bytes of a text header that are searched
-_RADIANCE = re.compile(rb"[-+]Y\s+(\d{1,12})\s+[-+]X\s+(\d{1,12})")
-_PAM = re.compile(rb"\b(WIDTH|HEIGHT)\s+(\d{1,12})")
+_TEXT = 1 << 16  # bytes of a text header that are read
+_UNCLEAR = (1 << 20, 1 << 20)  # the size of a text header that decoders may read in another way than we do
+_NETPBM = re.compile(rb"P[1-6Ff](?:\s|#[^\r\n]*[\r\n])+(\d{1,12})(?:\s|#[^\r\n]*[\r\n])+(\d{1,12})\s")
+_PAM = re.compile(rb"^(WIDTH|HEIGHT)[ \t]+(\d{1,12})[ \t]*$", re.MULTILINE)
+_RADIANCE = re.compile(rb"^[-+]Y[ \t]+(\d{1,12})[ \t]+[-+]X[ \t]+(\d{1,12})$", re.MULTILINE)
 
 
 def is_image(head: bytes) -> bool:
@@ -113,10 +115,12 @@ def _tiff(data: bytes) -> Iterator[_Size]:
     wide = number(2, 2) == 43
     table = number(8, 8) if wide else number(4, 4)
     count, first, step = (number(table, 8), table + 8, 20) if wide else (number(table, 2), table + 2, 12)
+    sizes = {1: 1, 3: 2, 4: 4} | ({16: 8} if wide else {})  # in bytes, of the types whose value is in the entry
     found: dict[int, int] = {}
     for entry in range(first, first + step * min(count, _MOST_ENTRIES), step):
-        tag, size = number(entry, 2), {3: 2, 4: 4, 16: 8}.get(number(entry + 2, 2), 4)
-        found[tag] = max(found.get(tag, 0), number(entry + (12 if wide else 8), size))
+        tag, size = number(entry, 2), sizes.get(number(entry + 2, 2), 0)
+        value = number(entry + (12 if wide else 8), size) if size else 1 << 20
+        found[tag] = max(found.get(tag, 0), value)
     yield found.get(_HEIGHT, 0), found.get(_WIDTH, 0)
     yield found.get(_TILE_HEIGHT, 0), found.get(_TILE_WIDTH, 0)  # a tile is decoded whole
 
@@ -136,20 +140,20 @@ def _avif(data: bytes) -> Iterator[_Size]:
 
 
 def _netpbm(data: bytes) -> Iterator[_Size]:
-    words = re.sub(rb"#[^\r\n]*", b" ", data[2:_TEXT]).split(None, 2)[:2]
-    if len(words) == 2 and all(word.isdigit() for word in words):
-        width, height = (int(word[:12]) for word in words)
-        yield height, width
+    found = _NETPBM.match(data[:_TEXT])
+    yield _UNCLEAR if found is None else (int(found[2]), int(found[1]))
 
 
 def _pam(data: bytes) -> Iterator[_Size]:
-    found = dict(_PAM.findall(data[:_TEXT]))
-    yield int(found.get(b"HEIGHT", 0)), int(found.get(b"WIDTH", 0))
+    header, end, _ = data[:_TEXT].partition(b"ENDHDR")
+    sides = {name: [int(value) for key, value in _PAM.findall(header) if key == name] for name in (b"HEIGHT", b"WIDTH")}
+    clear = end and all(len(values) == 1 for values in sides.values())
+    yield (sides[b"HEIGHT"][0], sides[b"WIDTH"][0]) if clear else _UNCLEAR
 
 
 def _radiance(data: bytes) -> Iterator[_Size]:
-    for height, width in _RADIANCE.findall(data[:_TEXT]):
-        yield int(height), int(width)
+    found = [(int(height), int(width)) for height, width in _RADIANCE.findall(data[:_TEXT])]
+    yield from found or [_UNCLEAR]
 
 
 def _sun_raster(data: bytes) -> Iterator[_Size]:

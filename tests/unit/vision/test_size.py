@@ -1,5 +1,6 @@
 import io
 import struct
+import zlib
 
 import cv2
 import numpy as np
@@ -91,3 +92,35 @@ def test_the_limit_can_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
         decode_image(data, "small")
     monkeypatch.setenv("BOXWRIGHT_MAX_PIXELS", "2240")
     assert decode_image(data, "small").shape == (40, 56, 3)
+
+
+def tiff_with_a_wide_width(width: int, height: int) -> bytes:
+    """A TIFF whose width is a 64-bit number, which lies elsewhere in the file."""
+    pixels = zlib.compress(bytes(width * height))
+    pixels += bytes(len(pixels) % 2)
+    entries = [
+        (257, 4, height), (258, 3, 8), (259, 3, 8), (262, 3, 1), (273, 4, 16), (277, 3, 1), (278, 4, height),
+        (279, 4, len(pixels)), (256, 16, 8),
+    ]  # fmt: skip
+    table = b"".join(struct.pack("<HHII", tag, kind, 1, value) for tag, kind, value in entries)
+    head = struct.pack("<2sHIQ", b"II", 42, 16 + len(pixels), width)
+    return head + pixels + struct.pack("<H", len(entries)) + table + bytes(4)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"P5\n1000x1000x255\n" + bytes(1_000_000),
+        b"P5\n#" + b"a" * 70_000 + b"\n1000 1000\n255\n" + bytes(1_000_000),
+        b"P7\nWIDTH 1000\nHEIGHT 1000\nDEPTH 1\nMAXVAL 255\nENDHDR\n\nWIDTH 1\nHEIGHT 1\n" + bytes(1_000_000),
+        b"P7\nWIDTH 1000\nHEIGHT 1000\nWIDTH 1\nDEPTH 1\nMAXVAL 255\nENDHDR\n" + bytes(1_000_000),
+        b"P7\n#" + b"a" * 70_000 + b"\nWIDTH 1000\nHEIGHT 1000\nDEPTH 1\nMAXVAL 255\nENDHDR\n" + bytes(1_000_000),
+        b"#?RADIANCE\n" + b"A=b\n" * 20_000 + b"FORMAT=32-bit_rle_rgbe\n\n-Y 1000 +X 1000\n" + bytes(4_000_000),
+        tiff_with_a_wide_width(1000, 1000),
+    ],
+    ids=["x for a space", "long comment", "size after the header", "two widths", "long header", "late size", "wide"],
+)
+def test_a_header_that_decoders_may_read_otherwise_is_refused(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOXWRIGHT_MAX_PIXELS", "10000")
+    with pytest.raises(DataError, match="BOXWRIGHT_MAX_PIXELS"):
+        decode_image(data, "bomb")
