@@ -57,6 +57,14 @@ def test_a_coco_json_reads_nothing_outside_of_its_set(tmp_path: Path, named: str
     assert convert_set(tmp_path / named, tmp_path / "out", to="yolo", allow_outside=True) == {"train": 2}
 
 
+def test_the_folder_above_that_of_a_json_is_not_searched(tmp_path: Path) -> None:
+    save_image(tmp_path / "Pictures/private.png")
+    file = save_coco(tmp_path / "Downloads/set.json", "Pictures/private.png")
+    with pytest.raises(DataError, match=r"None of the 1 images .*--allow-outside"):
+        read_records(file)
+    assert len(read_records(file, allow_outside=True)) == 1
+
+
 def test_a_json_of_nothing_but_outside_images_is_told_so(tmp_path: Path) -> None:
     image = save_image(tmp_path / "elsewhere/a.png")
     save_coco(tmp_path / "set/instances.json", str(image))

@@ -81,12 +81,7 @@ class CocoLayout:
             raise DataError(
                 f"There are {len(files)} COCO json files in {str(self.place)!r}: {shown}. Name the one to read{hint}."
             )
-        home = search = None
-        if not self.allow_outside:
-            home = home_of(self.place)
-            # The images of a json that is named itself may also be beside its folder.
-            search = files[0].parent.parent if self.place.is_file() else home
-        records = read_coco(files[0], faults, home=home, search=search)
+        records = read_coco(files[0], faults, home=None if self.allow_outside else home_of(self.place))
         if faults is not None and self._is_alone():
             listed = {os.path.abspath(records.path(i)) for i in range(len(records))}
             for image in list_images(records.root, recursive=True):
@@ -110,9 +105,7 @@ def json_files(place: Path) -> list[Path]:
     return sorted(file for folder in folders for file in folder.glob("*.json") if file.is_file())
 
 
-def read_coco(
-    file: Path, faults: list[Fault] | None = None, *, home: Path | None = None, search: Path | None = None
-) -> Records:
+def read_coco(file: Path, faults: list[Fault] | None = None, *, home: Path | None = None) -> Records:
     """Return the images and boxes of a COCO json.
 
     Images are looked for beside the json and one folder up, there also in `images/` and in a folder named as the json
@@ -122,8 +115,8 @@ def read_coco(
     Args:
         file: the json.
         faults: collects the images and annotations that are wrong and left out. Without it the first one is raised.
-        home: the folder of the set: an image that the json names outside of it is wrong. None allows all.
-        search: the folder in which images are looked for; None for all the usual ones.
+        home: the folder of the set. Images are looked for only there, and one that the json names outside of it is
+            wrong. None allows all.
 
     Raises:
         DataError: the file is malformed, none of its images exists, or an entry is wrong.
@@ -161,7 +154,7 @@ def read_coco(
     if not images:
         raise DataError(f"{where} none of its {len(listed)} images has an id and a file_name.")
     file_names = [_file_name(image["file_name"]) for image in images]
-    root, exists = find_images(file, file_names, home, search)
+    root, exists = find_images(file, file_names, home)
     strays = set()
     if home is not None:
         strays = {n for n in file_names if is_strange(n) and not is_inside(root / n, root, home)}

@@ -167,16 +167,13 @@ def image_roots(file: Path) -> list[Path]:
     return list(dict.fromkeys(roots))
 
 
-def find_images(
-    file: Path, names: Sequence[str], home: Path | None = None, search: Path | None = None
-) -> tuple[Path, NDArray[np.bool_]]:
+def find_images(file: Path, names: Sequence[str], home: Path | None = None) -> tuple[Path, NDArray[np.bool_]]:
     """Return the folder that holds most of the images of a COCO json, and which of them it holds.
 
     Args:
         file: the json.
         names: of the images.
-        home: the folder of the set: names that lead out of it, and out of the folder of the images, don't count.
-        search: the folder in which the images are looked for.
+        home: the folder of the set: images are looked for only there. None for all the usual places.
     """
     # Whole folders are listed because asking a network disk for 100,000 files one by one is slow.
     listings: dict[str, frozenset[str]] = {}
@@ -190,7 +187,7 @@ def find_images(
             listings[folder] = list_files(folder)
         return base in listings[folder]
 
-    roots = [root for root in image_roots(file) if search is None or is_inside(root, search)]
+    roots = [root for root in image_roots(file) if home is None or is_inside(root, home)]
     best, best_found = roots[-1], np.zeros(len(names), np.bool_)
     for root in roots:
         found = np.array([exists(root, name) for name in names], np.bool_)
@@ -203,8 +200,9 @@ def find_images(
         if home is not None and stray is not None:
             raise DataError(outside(file, stray, home))
         places = ", ".join(repr(str(r)) for r in roots if r.is_dir())
+        where = "" if home is None else f", or add --allow-outside if they are outside of {str(home)!r}"
         raise DataError(
             f"None of the {len(names)} images of {str(file)!r} was found, the first being {names[0]!r}. "
-            f"Looked in {places}. Put the images into {str(file.parent / 'images')!r}."
+            f"Looked in {places}. Put the images into {str(file.parent / 'images')!r}{where}."
         )
     return best, best_found
