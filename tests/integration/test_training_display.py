@@ -62,6 +62,16 @@ def test_nobody_waits_for_a_listener_that_is_gone(tmp_path: Path) -> None:
     send(REPORT)
 
 
+def test_a_run_ends_although_the_socket_was_cleared_away() -> None:
+    """As systemd does with temporary files that are days old."""
+    seen: list[StepReport] = []
+    with receive(seen.append) as send:
+        send(REPORT)
+        (address,) = send.args
+        Path(address).unlink()
+    assert seen == [REPORT]
+
+
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("scenes")

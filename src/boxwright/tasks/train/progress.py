@@ -93,8 +93,10 @@ def receive(progress: Progress) -> Iterator[Progress]:
         try:
             yield partial(send_progress, address)
         finally:
-            with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
-                end.sendto(b"", address)  # refused if it has failed
+            # Reports that wait are still read, then `recv` returns nothing. The socket's file may be gone by now: the
+            # system clears old temporary files.
+            with suppress(OSError):  # closed if the callback has failed
+                listener.shutdown(socket.SHUT_RD)
             listening.result()
 
 
