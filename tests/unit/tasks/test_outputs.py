@@ -1,5 +1,6 @@
 import csv
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -255,6 +256,13 @@ def test_results_of_an_earlier_run_are_replaced_only_on_request(tmp_path: Path, 
     assert (tmp_path / before[0]).read_bytes() != first
     other = "csv" if name == "json" else "json"
     _write(tmp_path, [other], _prediction("a.jpg", RED))
+
+
+def test_drafts_of_a_killed_process_with_the_same_number_do_not_matter(tmp_path: Path) -> None:
+    for part in ("predictions", "images"):
+        (tmp_path / f".{part}.{os.getpid()}.coco.json").write_text("cut off")
+    assert _write(tmp_path, ["coco"], _prediction("a.jpg", RED)) == ["predictions.coco.json"]
+    assert len(json.loads((tmp_path / "predictions.coco.json").read_text())["annotations"]) == 1
 
 
 def test_csv_cells_are_not_computed_by_a_spreadsheet(tmp_path: Path) -> None:

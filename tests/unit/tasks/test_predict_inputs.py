@@ -217,6 +217,15 @@ def test_a_video_whose_name_is_not_utf8_is_a_failure_and_no_crash(tmp_path: Path
     assert "not valid UTF-8" in str(_failure(path).error)
 
 
+@pytest.mark.parametrize(
+    "text", ["ffconcat version 1.0\nfile near.avi\n", "#EXTM3U\n#EXTINF:1,\nnear.avi\n", "v=0\nc=IN IP4 127.0.0.1\n"]
+)
+def test_a_playlist_that_is_named_like_a_video_is_a_failure(tmp_path: Path, text: str) -> None:
+    save_video(tmp_path / "near.avi", [scene(("red", 1, 2))] * 3)
+    (tmp_path / "list.mp4").write_text(text)
+    assert "list.mp4' is a playlist" in str(_failure(tmp_path / "list.mp4").error)
+
+
 @pytest.mark.parametrize("camera", ["99999999999", 99999999999, -1])
 def test_a_camera_that_cannot_exist_is_a_failure(camera: str | int) -> None:
     assert "There is no camera" in str(_failure(camera).error)

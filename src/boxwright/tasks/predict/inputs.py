@@ -5,6 +5,7 @@ Everything is an iterator: one frame is in memory at a time, however long the vi
 
 import glob
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from boxwright.vision.decode import IMAGE_SUFFIXES, check_pixels, decode_image, 
 _log = get_logger(__name__)
 VIDEO_SUFFIXES = frozenset({".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv", ".ts", ".mjpeg"})
 _DESCRIPTORS = ("/dev/fd/", "/dev/stdin")
+_PROBED = 1 << 20  # bytes that FFmpeg looks at to find the format
+_PLAYLIST = re.compile(rb"\A\s*(?:ffconcat|#EXTM3U)|dash:profile|<CompositionPlaylist|^c=IN ", re.MULTILINE)
 _STREAMS = ("rtsp://", "rtsps://", "rtmp://", "http://", "https://", "udp://", "tcp://")
 
 
@@ -178,9 +181,25 @@ def _list_files(files: Sequence[Path]) -> Iterator[Item]:
             yield EncodedImage(source=str(file), data=file)
             continue
         try:
+            _refuse_playlist(file)
             yield from _read_video(str(file), str(file))
         except DataError as error:
             yield Failure(source=str(file), error=error)
+
+
+def _refuse_playlist(file: Path) -> None:
+    """Refuse a list of other files that is named like a video: FFmpeg would read those.
+
+    Raises:
+        DataError: it is one, or it can't be read.
+    """
+    try:
+        with file.open("rb") as opened:
+            head = opened.read(_PROBED)
+    except OSError as error:
+        raise DataError(f"The video {str(file)!r} can't be opened: {error.strerror}.") from error
+    if _PLAYLIST.search(head):
+        raise DataError(f"{str(file)!r} is a playlist, which may name any file, not a video. Name the videos instead.")
 
 
 def _read_video(source: str | int, label: str) -> Iterator[Frame]:

@@ -265,6 +265,8 @@ class _Coco(_Writer):
         super().__init__(folder, names, category_ids)
         self._path = folder / self.patterns[0]
         self._drafts = [folder / f".{part}.{os.getpid()}.coco.json" for part in ("predictions", "images")]
+        for draft in self._drafts:  # a killed program of the same number may have left one
+            draft.unlink(missing_ok=True)
         self._boxes, self._images = (GrowingFile(draft, self._path) for draft in self._drafts)
         self._classes: tuple[str, ...] = ()
         self._count = self._annotations = self._last_number = 0
