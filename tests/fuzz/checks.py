@@ -65,7 +65,7 @@ def _check_files(box: Sandbox, before: State, shown: bytes) -> list[str]:
     found = []
     after = box.snapshot()
     for name in sorted(before.keys() | after.keys()):
-        if before.get(name) != after.get(name) and "/.boxwright" not in name:
+        if before.get(name) != after.get(name):
             folder_time = (
                 name in before and name in after and before[name][0] & 0o40000 and before[name][0] == after[name][0]
             )

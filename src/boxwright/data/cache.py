@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import UsageError, check_choice
 from boxwright.core.log import get_logger
 from boxwright.core.memory import read_memory
@@ -192,7 +193,7 @@ def open_cache(
         raise UsageError(f"folder={str(folder)!r} is for a disk cache, not for cache={kind!r}. Leave one of them out.")
     files = FileTiles(records, size_hw)
     if kind == "disk":
-        return TileCache.on_disk(files, folder=folder)
+        return TileCache.on_disk(files, folder=folder, threads=read_cpu().usable_cores)
     if kind == "ram":
         return TileCache.in_ram(files, limit_bytes=limit_bytes, processes=processes)
     return TileCache(files)

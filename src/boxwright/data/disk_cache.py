@@ -49,22 +49,21 @@ def map_tiles(files: FileTiles, *, folder: PathText | None, threads: int, spare_
 
     Args:
         files: where tiles come from.
-        folder: of the cache's files; by default `.boxwright` in the folder of the images or, where that can't be
-            written, `~/.cache/boxwright` (BOXWRIGHT_CACHE moves it).
+        folder: of the cache's files; by default `~/.cache/boxwright/tiles` (BOXWRIGHT_CACHE moves it).
         threads: how many images to decode at once while the cache is made.
         spare_bytes: how much of the disk to leave free.
     """
     height, width = files.size_hw
     root = os.path.abspath(files.records.root)
     name = hashlib.sha256(root.encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    for place in (Path(root, ".boxwright"), cache_folder()) if folder is None else (Path(folder),):
-        file = place / f"tiles-{height}x{width}-{name}.npz"
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-            with _locked(file.with_suffix(".lock")):
-                return _open(files, file, threads, spare_bytes)
-        except OSError as error:
-            _log.warning("No disk cache in %r: %s.", str(place), error.strerror or error)
+    place = cache_folder("tiles") if folder is None else Path(folder)
+    file = place / f"tiles-{height}x{width}-{name}.npz"
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with _locked(file.with_suffix(".lock")):
+            return _open(files, file, threads, spare_bytes)
+    except OSError as error:
+        _log.warning("No disk cache in %r: %s.", str(place), error.strerror or error)
     _log.warning("Every image is read from its file each time. Name another folder for the disk cache.")
     images = len(files.records)
     return np.zeros(0, np.uint8), np.zeros(images, np.int64), np.zeros((images, 4), np.int32)

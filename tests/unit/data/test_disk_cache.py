@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from boxwright.core.errors import DataError
-from boxwright.data.cache import TileCache
+from boxwright.data.cache import TileCache, open_cache
 from boxwright.data.records import Records
 from boxwright.data.synthetic import draw_scene, generate_scenes
 from boxwright.data.tile import FileTiles
@@ -213,21 +213,16 @@ def test_a_folder_that_can_not_be_made_is_named(
     assert_same_tiles(cache, records)
 
 
-def test_without_a_folder_it_lies_beside_the_images(records: Records) -> None:
-    assert len(opened(records, None)) == 8
-    assert data_file(records.root / ".boxwright").exists()
-
-
-def test_where_the_data_can_not_be_written_it_lies_in_the_home_folder(
+def test_without_a_folder_it_lies_in_the_users_cache(
     records: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("BOXWRIGHT_CACHE", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    (records.root / ".boxwright").touch()  # in the way, as permissions would be
     assert_same_tiles(opened(records, None), records)
-    assert data_file(tmp_path / "home" / ".cache" / "boxwright").exists()
+    assert data_file(tmp_path / "home" / ".cache" / "boxwright" / "tiles").exists()
     monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path / "moved"))
-    assert_same_tiles(opened(records, None), records)
-    assert data_file(tmp_path / "moved").exists()
+    assert_same_tiles(open_cache("disk", records, SIZE), records)
+    assert data_file(tmp_path / "moved" / "tiles").exists()
 
 
 def test_an_image_that_can_not_be_read_is_left_out(records: Records, tmp_path: Path) -> None:

@@ -188,8 +188,6 @@ def test_packing_follows_links_and_leaves_out_what_is_not_data(folder: Path, tmp
     elsewhere.write_text("linked")
     (folder / "images" / "train" / "c.jpg").symlink_to(elsewhere)
     (folder / "loop").symlink_to(folder)
-    (folder / ".boxwright").mkdir()
-    (folder / ".boxwright" / "cache").write_text("decoded")
     (folder / "runs").mkdir()
     (folder / "runs" / "x").write_text("a run")
     os.utime(folder / ALL[0], (1e9, 1e9))

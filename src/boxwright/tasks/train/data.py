@@ -180,16 +180,9 @@ def make_dataset(
         limit_bytes = int(read_memory().usable_bytes // max(nano.world_size, 1) * 0.4)
         # Processes have nothing in common but this, so a part of the set is better than nothing.
         kind = "ram" if by_processes or tile_bytes(records, size_hw).sum() < limit_bytes else "none"
-    folder: Path | None = config.output_dir / "cache" if kind == "disk" else None
     chosen: CacheKind = kind
-    tiles = open_cache(
-        chosen,
-        records,
-        size_hw,
-        folder=folder,
-        processes=nano.world_size,
-        limit_bytes=limit_bytes if kind == "ram" else None,
-    )
+    limit_bytes = limit_bytes if kind == "ram" else None
+    tiles = open_cache(chosen, records, size_hw, processes=nano.world_size, limit_bytes=limit_bytes)
     return DetectionDataset(records, size_hw, policy=policy, seed=config.seed, tiles=tiles)
 
 

@@ -32,7 +32,6 @@ SHIPPED = ".data.tar"
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
 """The endings of files that `unpack` can read."""
 
-_CACHE = ".boxwright"  # decoded images, kept beside a set
 _LOG_EVERY_S = 10.0
 _BROKEN = (
     tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, RuntimeError, NotImplementedError,
@@ -207,7 +206,7 @@ def pack(folder: Path, archive: Path, *, leave_out: Collection[Path] = ()) -> in
 
 def _walk(folder: Path, leave_out: Collection[Path]) -> Iterator[Path]:
     for place, folders, names in walk_once(folder):
-        folders[:] = [name for name in folders if name != _CACHE and Path(place, name).resolve() not in leave_out]
+        folders[:] = [name for name in folders if Path(place, name).resolve() not in leave_out]
         yield from (path for name in names if _is_readable(str(path := Path(place, name))) and path.is_file())
 
 
