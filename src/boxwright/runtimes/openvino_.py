@@ -7,6 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ class OpenvinoGraph:
         self._compiled: dict[_Shapes, _CompiledModel] = {}
         self._lock = threading.Lock()
         self._process = os.getpid()
-        _graphs.add(self)
+        _watch_forks().add(self)
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """Return the outputs for flat inputs; the caller owns the arrays."""
@@ -174,16 +175,17 @@ class OpenvinoGraph:
             return self._compiled[shapes]
 
 
-_graphs: "weakref.WeakSet[OpenvinoGraph]" = weakref.WeakSet()
+@cache
+def _watch_forks() -> "weakref.WeakSet[OpenvinoGraph]":
+    """Return the models that a forked child keeps: freeing one would wait for threads that only its parent has."""
+    graphs: weakref.WeakSet[OpenvinoGraph] = weakref.WeakSet()
 
+    def keep_all() -> None:
+        for graph in list(graphs):
+            graph.keep_for_ever()
 
-def _keep_all() -> None:
-    """Keep the models of a forked child's parent: freeing one would wait for threads that only the parent has."""
-    for graph in list(_graphs):
-        graph.keep_for_ever()
-
-
-os.register_at_fork(after_in_child=_keep_all)
+    os.register_at_fork(after_in_child=keep_all)
+    return graphs
 
 
 class _CompiledModel:
