@@ -100,6 +100,7 @@ class Maker:
             shutil.copy(seed, target)
         model = f"../in/{target.name}"
         size = ["--size", "64"] if seed.suffix == ".pth" or seed.stem == "foreign" else []
+        trust = ["--trust"] if good and seed.name == "jit" else []  # the sandbox's user has not made it
         shutil.copy(self.seeds / "pictures" / "scene.jpg", box.inputs)
         verb = rng.randrange(20)
         if verb < 6:
@@ -112,6 +113,7 @@ class Maker:
                 model,
                 "../in/scene.jpg",
                 *size,
+                *trust,
                 *save,
                 *out,
                 *_maybe(rng, "--json"),
@@ -120,8 +122,8 @@ class Maker:
         if verb < 19:
             shutil.copytree(self.seeds / "sets" / "coco", box.inputs / "coco")
             size += ["--names", "circle,square,star"] if good and seed.suffix else []
-            return ["eval", model, "--data", "../in/coco", *size, *_maybe(rng, "--json")]
-        return ["benchmark", model, "--runs", "2", "--timeout", "60"]
+            return ["eval", model, "--data", "../in/coco", *size, *trust, *_maybe(rng, "--json")]
+        return ["benchmark", model, "--runs", "2", "--timeout", "60", *trust]
 
     def _make_set(self, rng: Random, box: Sandbox, good: bool) -> list[str]:
         form = rng.choice(FORMATS)

@@ -14,6 +14,10 @@ from support.toy import ToySession
 
 from boxwright.accel.places import locate
 from boxwright.core.errors import CheckpointError, DataError, UsageError, WorkerError
+from boxwright.core.signature import Signature
+from boxwright.runtimes.artifact import FORMAT
+from boxwright.runtimes.base import Choice
+from boxwright.runtimes.trust import hash_file
 from boxwright.tasks.batch import worker
 from boxwright.tasks.batch.config import BatchConfig
 from boxwright.tasks.batch.inputs import list_inputs, read_part
@@ -51,8 +55,19 @@ def test_code_of_another_user_is_refused_here_and_trusted_by_the_workers(
 ) -> None:
     folder = tmp_path / "art"
     folder.mkdir()
-    (folder / "artifact.json").write_text("{}")
     (folder / "model.pt2").write_bytes(b"code")
+    description = {
+        "format": FORMAT,
+        "choice": Choice(runtime="compile").to_dict(),
+        "signature": Signature(inputs=(), outputs=(), call=None, result=None).to_dict(),
+        "spec": None,
+        "files": {"model.pt2": hash_file(folder / "model.pt2")},
+        "versions": {},
+        "recipe": {},
+        "distance": None,
+        "measured": {},
+    }
+    (folder / "artifact.json").write_text(json.dumps(description))
     with pytest.raises(CheckpointError, match=r"machine code.*--trust"):
         predict_in_batches(configure(folder, images, tmp_path))
     assert not (tmp_path / "out").exists()
