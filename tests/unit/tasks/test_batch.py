@@ -15,6 +15,7 @@ from support.toy import ToySession
 from boxwright.accel.places import locate
 from boxwright.core.errors import CheckpointError, DataError, UsageError, WorkerError
 from boxwright.core.signature import Signature
+from boxwright.core.structure import flatten
 from boxwright.runtimes.artifact import FORMAT
 from boxwright.runtimes.base import Choice
 from boxwright.runtimes.trust import hash_file
@@ -59,7 +60,7 @@ def test_code_of_another_user_is_refused_here_and_trusted_by_the_workers(
     description = {
         "format": FORMAT,
         "choice": Choice(runtime="compile").to_dict(),
-        "signature": Signature(inputs=(), outputs=(), call=None, result=None).to_dict(),
+        "signature": Signature(inputs=(), outputs=(), call=flatten(((), {}))[1], result=flatten(())[1]).to_dict(),
         "spec": None,
         "files": {"model.pt2": hash_file(folder / "model.pt2")},
         "versions": {},
