@@ -29,6 +29,8 @@ class WeightAverage:
                 tensor.data = tensor.data.float()
         self._base, self._ramp = base, ramp
         self._move = move or _lerp
+        self._followed: nn.Module | None = None
+        self._pairs: list[tuple[Tensor, Tensor]] = []  # found once: walking the modules takes longer than moving
         self.steps = 0
 
     @torch.no_grad()
@@ -36,15 +38,17 @@ class WeightAverage:
         """Move every float tensor to decay · average + (1 - decay) · model; integers are copied."""
         self.steps += 1
         decay = ema_decay(self.steps, base=self._base, ramp=self._ramp)
+        if self._followed is not model:
+            own, their = ((*m.parameters(), *m.buffers()) for m in (self.model, model))
+            self._followed, self._pairs = model, list(zip(own, their, strict=True))
         ours: list[Tensor] = []
         theirs: list[Tensor] = []
-        source = model.state_dict()
-        for key, value in self.model.state_dict().items():
+        for value, source in self._pairs:
             if value.is_floating_point():
                 ours.append(value)
-                theirs.append(source[key].to(value.dtype))
+                theirs.append(source.to(value.dtype))
             else:
-                value.copy_(source[key])
+                value.copy_(source)
         self._move(ours, theirs, decay)
 
 

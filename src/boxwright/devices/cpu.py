@@ -4,6 +4,7 @@ from collections.abc import Generator, Iterable
 from typing import Any
 
 import torch
+from torch.optim import SGD, Optimizer
 
 from boxwright.core.cpu import Cpu, read_cpu
 from boxwright.core.memory import read_memory
@@ -40,6 +41,10 @@ class CpuDevice(Device):
     def place(self, local_rank: int) -> torch.device:  # noqa: ARG002 - every rank is on the CPU
         """Return the CPU."""
         return torch.device("cpu")
+
+    def make_sgd(self, groups: Iterable[Any], *, lr: float, momentum: float, nesterov: bool) -> Optimizer:
+        """Return SGD that updates each weight in one pass."""
+        return SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov, fused=True)
 
     def feed(self, batches: Iterable[Any], place: torch.device) -> Generator[Any, None, None]:  # noqa: ARG002
         """Yield the batches as they are."""
