@@ -43,6 +43,7 @@ from boxwright.tasks.train.score import score_model
 from boxwright.tasks.train.stopping import StopAndSave
 
 _log = get_logger(__name__)
+_BF16 = (Precision.BF16, Precision.BF16_TRUE)
 _UNTIMED = 2  # the first steps allocate memory and choose kernels; a run's speed leaves them out
 
 
@@ -121,6 +122,8 @@ class Training:
             network, base=self.schedule.ema_base, ramp=self.schedule.ema_ramp, move=nano.hardware.average
         )
         self._loss = nano.hardware.compile(yolox_loss)
+        # Whole numbers to 255 are exact in bf16, and the first convolution would round to it anyway.
+        self._image_type = torch.bfloat16 if Precision.parse(config.precision) in _BF16 else torch.float32
         self._checkpoints = Checkpoints(
             nano=nano,
             config=config,
@@ -259,7 +262,7 @@ class Training:
 
     def _backward(self, pixels: Tensor, targets: Tensor, *, is_last: bool) -> Losses:
         """Return the losses of a part of a step's batch, after their backward pass; the last part shares gradients."""
-        images = pixels.permute(0, 3, 1, 2).float()
+        images = pixels.permute(0, 3, 1, 2).to(self._image_type)
         size_hw = (images.shape[2], images.shape[3])
         with nullcontext() if is_last else self.model.no_sync():
             losses = self._loss(
