@@ -94,17 +94,21 @@ def test_the_same_inputs_give_the_same_bits() -> None:
     assert torch.equal(first[1], second[1])
 
 
-def test_extreme_values_saturate_and_nan_stays_nan() -> None:
-    norm = nn.BatchNorm2d(8)
+@pytest.mark.parametrize("channels", [8, 16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_extreme_values_saturate_and_nan_stays_nan(channels: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(channels)
     norm.weight.data.fill_(1e4)
-    x = torch.randn(2, 8, 4, 4).contiguous(memory_format=torch.channels_last)
-    y = NormSilu.of(deepcopy(norm))(x)
-    expected = F.silu(deepcopy(norm)(x))
-    torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-3)
+    x = torch.randn(2, channels, 4, 4).to(dtype).contiguous(memory_format=torch.channels_last)
+    y, dx = _backward(NormSilu.of(deepcopy(norm)), x, torch.ones_like(x))
+    expected = F.silu(deepcopy(norm)(x.float()))
+    torch.testing.assert_close(y.float(), expected, rtol=1e-4 if dtype == torch.float32 else BF16_STEP, atol=1e-3)
+    assert dx.isfinite().all()
     x[0, 3, 1, 2] = float("nan")
     bad = NormSilu.of(deepcopy(norm))(x)
     assert bad[:, 3].isnan().all()
-    assert bad[:, [0, 1, 2, 4, 5, 6, 7]].isfinite().all()
+    assert bad[:, [c for c in range(channels) if c != 3]].isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -152,6 +156,32 @@ def test_a_strided_depthwise_convolution_has_better_gradients_than_bf16(kernel: 
     error, plain_error = ((c.weight.grad - exact.weight.grad).abs().max() for c in (ours, plain))
     assert error <= plain_error + 1e-6
     assert error < 1e-4 * exact.weight.grad.abs().max() + 1e-3
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("channels", [8, 16, 24, 48])
+@pytest.mark.parametrize("size_hw", [(1, 1), (2, 3), (13, 12), (32, 33)])
+def test_gradients_of_a_strided_depthwise_convolution_are_exact_sums(
+    size_hw: tuple[int, int], channels: int, threads: int
+) -> None:
+    torch.manual_seed(channels)
+    conv = nn.Conv2d(channels, channels, 3, stride=2, padding=1, groups=channels, bias=False)
+    exact, ours = deepcopy(conv).double(), StridedDepthwise.of(conv)
+    x = torch.randn(3, channels, *size_hw).bfloat16().contiguous(memory_format=torch.channels_last)
+    dy = torch.randn(exact(x.double()).shape).bfloat16()
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            _, dx = _backward(ours, x, dy)
+            ours(x).backward(dy)  # the input needs no gradient
+    finally:
+        torch.set_num_threads(before)
+    _, exact_dx = _backward(exact, x.double(), dy.double())
+    torch.testing.assert_close(dx.double(), exact_dx, rtol=BF16_STEP, atol=1e-6)
+    assert ours.weight.grad is not None
+    assert exact.weight.grad is not None
+    torch.testing.assert_close(ours.weight.grad.double(), 2 * exact.weight.grad, rtol=1e-5, atol=1e-4)
 
 
 def test_a_strided_depthwise_convolution_in_fp32_is_the_plain_one() -> None:

@@ -16,6 +16,7 @@
 #endif
 
 #define RUN 64 /* rows that are summed in float before they go to the double sums */
+#define ROWS 8 /* the same for rows of an image */
 
 static inline void split(int64_t total, int part, int parts, int64_t *from, int64_t *to) {
     int64_t each = total / parts, more = total % parts;
@@ -35,6 +36,7 @@ static inline void split(int64_t total, int part, int parts, int64_t *from, int6
 #define TYPE bf16
 #include "norm_silu.inc"
 #undef TYPE
+#include "depthwise.inc"
 #undef LANES
 
 /* Channel numbers that only 8 divides. */
@@ -45,3 +47,4 @@ static inline void split(int64_t total, int part, int parts, int64_t *from, int6
 #undef TYPE
 #define TYPE bf16
 #include "norm_silu.inc"
+#include "depthwise.inc"

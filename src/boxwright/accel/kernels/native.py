@@ -7,13 +7,20 @@ import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from boxwright.core.environment import cache_folder
 from boxwright.core.files import is_private
 from boxwright.core.log import get_logger
 
 _log = get_logger(__name__)
-_SOURCES = ("kernels.c", "vectors.inc", "norm_silu.inc")
+TYPES = {torch.float32: "f32", torch.bfloat16: "bf16"}
+"""The types of values that the kernels have, and their names there."""
+
+_SOURCES = ("kernels.c", "vectors.inc", "norm_silu.inc", "depthwise.inc")
 # -fno-math-errno and -fno-trapping-math change no value; they let the compiler use vectors.
 _FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-fopenmp")
 _TIMEOUT_S = 120
@@ -32,6 +39,30 @@ def load_kernels() -> ctypes.CDLL | None:
         reason = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else str(error)
         _log.warning("The training kernels could not be built (PyTorch's own operators run instead): %s", reason)
         return None
+
+
+def find_kernel(kernels: ctypes.CDLL, name: str, x: Tensor) -> Any:
+    """Return a kernel for the type of a tensor and its number of channels."""
+    lanes = 16 if x.shape[1] % 16 == 0 else 8
+    return getattr(kernels, f"{name}_{TYPES[x.dtype]}x{lanes}")
+
+
+def at(tensor: Tensor | None) -> ctypes.c_void_p:
+    """Return the address of a tensor's values."""
+    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
+
+
+def fits(x: Tensor) -> bool:
+    """Return whether the kernels take a tensor: on the CPU, channels last, in a type and a width that they have."""
+    return (
+        x.is_cpu
+        and type(x) is Tensor  # tracing tensors have no storage
+        and x.dtype in TYPES
+        and x.numel() > 0
+        and x.shape[1] % 8 == 0
+        and x.is_contiguous(memory_format=torch.channels_last)
+        and not torch.compiler.is_compiling()
+    )
 
 
 def _build(compiler: str, folder: Path) -> Path:

@@ -8,9 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from boxwright.accel.kernels.native import load_kernels
-
-_TYPES = {torch.float32: "f32", torch.bfloat16: "bf16"}
+from boxwright.accel.kernels.native import at, find_kernel, fits, load_kernels
 
 
 class NormSilu(nn.BatchNorm2d):
@@ -31,7 +29,8 @@ class NormSilu(nn.BatchNorm2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return silu(batch_norm(x))."""
-        if self.training and self._fits(x) and (kernels := load_kernels()) is not None:
+        ready = self.training and self.weight.dtype == torch.float32 and self.momentum is not None and fits(x)
+        if ready and (kernels := load_kernels()) is not None:
             assert self.num_batches_tracked is not None
             self.num_batches_tracked.add_(1)
             out: Tensor = _NormSilu.apply(  # type: ignore[no-untyped-call]
@@ -39,20 +38,6 @@ class NormSilu(nn.BatchNorm2d):
             )
             return out
         return F.silu(super().forward(x), inplace=True)
-
-    def _fits(self, x: Tensor) -> bool:
-        # type(x): tracing tensors have no storage.
-        return (
-            x.is_cpu
-            and type(x) is Tensor
-            and x.dtype in _TYPES
-            and x.numel() > 0
-            and x.shape[1] % 8 == 0
-            and x.is_contiguous(memory_format=torch.channels_last)
-            and self.weight.dtype == torch.float32
-            and self.momentum is not None
-            and not torch.compiler.is_compiling()
-        )
 
 
 class _NormSilu(torch.autograd.Function):
@@ -71,8 +56,8 @@ class _NormSilu(torch.autograd.Function):
         channels = x.shape[1]
         y = torch.empty_like(x, memory_format=torch.channels_last)
         mean, inverse = torch.empty(2, channels)
-        failed = _find(kernels, "norm_silu_forward", x)(
-            *(_at(t) for t in (x, y, weight, bias, running_mean, running_var, mean, inverse)),
+        failed = find_kernel(kernels, "norm_silu_forward", x)(
+            *(at(t) for t in (x, y, weight, bias, running_mean, running_var, mean, inverse)),
             ctypes.c_int64(x.numel() // channels), ctypes.c_int64(channels),
             ctypes.c_float(momentum), ctypes.c_float(eps),
         )  # fmt: skip
@@ -90,19 +75,10 @@ class _NormSilu(torch.autograd.Function):
         dy = dy.to(x.dtype).contiguous(memory_format=torch.channels_last)
         dx = torch.empty_like(x, memory_format=torch.channels_last)
         dweight, dbias = torch.empty_like(weight), torch.empty_like(bias)
-        failed = _find(ctx.kernels, "norm_silu_backward", x)(
-            *(_at(t) for t in (x, dy, dx, weight, bias, mean, inverse, dweight, dbias)),
+        failed = find_kernel(ctx.kernels, "norm_silu_backward", x)(
+            *(at(t) for t in (x, dy, dx, weight, bias, mean, inverse, dweight, dbias)),
             ctypes.c_int64(x.numel() // channels), ctypes.c_int64(channels),
         )  # fmt: skip
         if failed:
             raise MemoryError("Out of memory for the sums of a batch-norm. Use a smaller batch.")
         return dx, dweight, dbias, None, None, None, None, None
-
-
-def _find(kernels: ctypes.CDLL, name: str, x: Tensor) -> Any:
-    lanes = 16 if x.shape[1] % 16 == 0 else 8
-    return getattr(kernels, f"{name}_{_TYPES[x.dtype]}x{lanes}")
-
-
-def _at(tensor: Tensor) -> ctypes.c_void_p:
-    return ctypes.c_void_p(tensor.data_ptr())
