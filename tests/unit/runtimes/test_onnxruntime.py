@@ -39,6 +39,18 @@ def test_a_run_that_fails_prints_nothing_itself(tmp_path: Path, capfd: pytest.Ca
     assert capfd.readouterr().err == ""
 
 
+def test_a_file_that_cannot_be_loaded_prints_nothing_itself(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shape = onnx.TensorProto(name="shape", data_type=onnx.TensorProto.INT64, dims=[2**62])
+    ports = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in ("images", "output")]
+    node = onnx.helper.make_node("Reshape", ["images", "shape"], ["output"])
+    graph = onnx.helper.make_graph([node], "huge", ports[:1], ports[1:], [shape])
+    path = tmp_path / "huge.onnx"
+    path.write_bytes(onnx.helper.make_model(graph, ir_version=9).SerializeToString())
+    with pytest.raises(CheckpointError, match=r"huge\.onnx"):
+        OnnxGraph(path)
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("tuning", [Tuning(), Tuning(threads=2), Tuning(hint="throughput"), Tuning(streams=3)])
 def test_many_requests_come_back_in_their_order(tmp_path: Path, tuning: Tuning) -> None:
     graph = OnnxGraph(save_toy_onnx(tmp_path / "toy.onnx"), tuning=tuning)
