@@ -41,11 +41,18 @@ def test_a_run_that_fails_prints_nothing_itself(tmp_path: Path, capfd: pytest.Ca
 
 def test_a_file_that_cannot_be_loaded_prints_nothing_itself(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     shape = onnx.TensorProto(name="shape", data_type=onnx.TensorProto.INT64, dims=[2**62])
-    ports = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in ("images", "output")]
+    ports = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (1, 3, 64, 64))
+        for name in ("images", "output")
+    ]
     node = onnx.helper.make_node("Reshape", ["images", "shape"], ["output"])
     graph = onnx.helper.make_graph([node], "huge", ports[:1], ports[1:], [shape])
     path = tmp_path / "huge.onnx"
-    path.write_bytes(onnx.helper.make_model(graph, ir_version=9).SerializeToString())
+    path.write_bytes(
+        onnx.helper.make_model(
+            graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9
+        ).SerializeToString()
+    )
     with pytest.raises(CheckpointError, match=r"huge\.onnx"):
         OnnxGraph(path)
     assert capfd.readouterr().err == ""
