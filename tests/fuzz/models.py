@@ -233,8 +233,11 @@ def _spoil_artifact(rng: Random, folder: Path, outside: Path) -> None:
     file = folder / "artifact.json"
     action = rng.randrange(10)
     if action < 4 or names == []:
-        values = rewrite_tree(rng, json.loads(file.read_text()), rng.choice((1, 1, 2, 4)))
-        file.write_text(to_json(rng, values))
+        try:
+            values = rewrite_tree(rng, json.loads(file.read_text()), rng.choice((1, 1, 2, 4)))
+            file.write_text(to_json(rng, values))
+        except (ValueError, RecursionError):  # an earlier change has spoilt it
+            file.write_bytes(spoil(rng, file.read_bytes()))
         return
     name = rng.choice([name for name in names if name != file.name] or names)
     path = folder / name
@@ -254,7 +257,7 @@ def _spoil_artifact(rng: Random, folder: Path, outside: Path) -> None:
             values = json.loads(file.read_text())
             values["files"][name] = hashlib.sha256(path.read_bytes()).hexdigest()
             file.write_text(json.dumps(values))
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             pass
 
 
@@ -268,7 +271,7 @@ def _spoil_part(rng: Random, path: Path, outside: Path) -> bytes:
             if name.endswith(".json"):
                 try:
                     return json.dumps(rewrite_tree(r, json.loads(body))).encode()
-                except ValueError:
+                except (ValueError, RecursionError):
                     return spoil(r, body)
             if r.random() < 0.3:
                 return pickle.dumps(Hostile(str(outside / "pwned")), protocol=2)
