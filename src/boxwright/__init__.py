@@ -15,6 +15,8 @@ _HOMES = {
     "Thresholds": "boxwright.tasks.predict.predictor",
     "predict": "boxwright.tasks.predict.predictor",
     "keep_freed_memory": "boxwright.launchers.allocator",
+    "serve": "boxwright.serve.run",
+    "create_app": "boxwright.serve.run",
     "evaluate": "boxwright.tasks.evaluate",
     "describe": "boxwright.tasks.info",
     "examine": "boxwright.tasks.doctor",

@@ -21,6 +21,7 @@ from boxwright.core.text import printable
 
 VERBS = {
     "predict": "find objects in images, videos and streams",
+    "serve": "serve detectors over HTTP, with a page to try them",
     "eval": "score a model on a labelled set (COCO AP)",
     "train": "train a detector",
     "data": "check, describe, convert, split and preview a labelled set",

@@ -69,6 +69,12 @@ def read_memory(root: Path = Path("/")) -> Memory:
     )
 
 
+def resident_bytes(pid: int) -> int:
+    """Return the memory that a process holds, with what it shares; 0 if it has ended."""
+    words = read_text(Path(f"/proc/{pid}/statm")).split()
+    return int(words[1]) * os.sysconf("SC_PAGE_SIZE") if len(words) > 1 else 0
+
+
 def _facts(text: str, unit: int = 1) -> dict[str, int]:
     """Return the numbers of "name: number ..." lines; the colon may be missing."""
     facts = {}

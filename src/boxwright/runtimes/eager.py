@@ -22,7 +22,12 @@ _MODES = dict.fromkeys((Precision.FP32, Precision.BF16), ("", "plain"))
 
 
 def open_network(
-    model: nn.Module, spec: Spec, *, device: torch.device | None = None, batch: int | None = None
+    model: nn.Module,
+    spec: Spec,
+    *,
+    device: torch.device | None = None,
+    batch: int | None = None,
+    threads: int | None = None,
 ) -> DetectorSession:
     """Return a session over a detector as PyTorch runs it, not converted.
 
@@ -31,6 +36,7 @@ def open_network(
         spec: what it detects.
         device: where it runs (default: the CPU).
         batch: run batches of this size only (default: any size).
+        threads: computing threads (default: as many as torch uses in this process).
     """
     place = device or torch.device("cpu")
     dtype = next((p.dtype for p in model.parameters()), torch.float32)
@@ -44,7 +50,7 @@ def open_network(
     output = Port(name="output", dtype="float32", shape=(batch, None, 5 + spec.num_classes))
     call, result = {"tuple": [{"tuple": [{"leaf": 0}]}, {"dict": {}}]}, {"leaf": 0}
     signature = Signature(inputs=(images,), outputs=(output,), call=call, result=result)
-    return DetectorSession(ModuleGraph(run, signature, Tuning(), keep_layout=True), spec)
+    return DetectorSession(ModuleGraph(run, signature, Tuning(threads=threads), keep_layout=True), spec)
 
 
 class EagerRuntime:

@@ -64,10 +64,12 @@ def _read(path: Path, options: ModelOptions) -> tuple[State, Spec]:
     return state, options.apply(spec)
 
 
-def open_checkpoint(path: Path, options: ModelOptions) -> DetectorSession:
-    """Return a PyTorch session over a weight file."""
+def open_checkpoint(
+    path: Path, options: ModelOptions, *, device: str = "cpu", threads: int | None = None
+) -> DetectorSession:
+    """Return a PyTorch session over a weight file, on a device that torch knows by this name."""
     model, spec = read_checkpoint(path, options)
-    return open_network(model, spec)
+    return open_network(model.to(device), spec, device=torch.device(device), threads=threads)
 
 
 def measure_cost(spec: Spec) -> Cost:

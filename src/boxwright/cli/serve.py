@@ -1,0 +1,131 @@
+"""Serve detectors over HTTP: a JSON API, the Open Inference Protocol, metrics, and a page to try them in a browser."""
+
+import argparse
+import json
+import os
+
+from boxwright.cli.options import add_model_facts, add_trust_argument, filled, model_options, positive
+from boxwright.core.packages import require
+
+TOKEN = "BOXWRIGHT_TOKEN"
+"""The variable that holds the token, so that it is not in the list of processes."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this verb's arguments."""
+    parser.add_argument(
+        "models", metavar="MODEL", nargs="*",
+        help="a name (yolox_nano), .pth, .safetensors, .onnx or artifact folder; NAME=PATH to name it",
+    )  # fmt: skip
+    parser.add_argument("--host", type=filled, default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", metavar="N", type=_port, default=8000, help="port; 0 for a free one (default 8000)")
+    add_model_facts(parser, weights=False)
+    add_trust_argument(parser)
+    _add_work(parser)
+    _add_limits(parser)
+    _add_access(parser)
+
+
+def _add_work(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("work")
+    group.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto",
+        help="where weight files run (default auto: cuda for weight files where there is a GPU)",
+    )  # fmt: skip
+    group.add_argument(
+        "--hint", choices=("auto", "latency", "throughput"), default="auto",
+        help="the fastest answer, the most answers per second, or a mode for each load (default auto)",
+    )  # fmt: skip
+    group.add_argument("--workers", metavar="N", type=positive, help="pictures computed in parallel, instead of --hint")
+    group.add_argument("--batch", metavar="N", type=positive, default=16, help="most pictures at once on a GPU (16)")
+    group.add_argument(
+        "--batch-wait", metavar="MS", type=_amount, default=2.0, help="how long a batch waits to be filled (default 2)"
+    )
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("limits")
+    group.add_argument(
+        "--max-body", metavar="BYTES", type=positive, default=16 << 20, help="size of a request (default 16 MiB)"
+    )
+    group.add_argument(
+        "--max-pixels", metavar="N", type=positive, default=25_000_000, help="pixels of a picture (default 25 million)"
+    )
+    group.add_argument(
+        "--max-images", metavar="N", type=positive, default=64, help="pictures of one request (default 64)"
+    )
+    group.add_argument(
+        "--max-wait", metavar="MS", type=_amount, default=1000.0,
+        help="a request that would wait longer for a worker gets 429 (default 1000)",
+    )  # fmt: skip
+    group.add_argument(
+        "--timeout", metavar="S", type=_amount, default=30.0, help="seconds for a whole request (default 30)"
+    )
+
+
+def _add_access(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("access")
+    group.add_argument("--token", type=filled, help=f"requests must carry it as a bearer token (better: {TOKEN})")
+    group.add_argument(
+        "--no-auth", action="store_true", help="listen on other addresses than the loopback without a token"
+    )
+    group.add_argument(
+        "--allow-host", metavar="NAME", action="append", default=[], help="a name of this server in URLs; * for any"
+    )
+    group.add_argument("--access-log", metavar="FILE", type=filled, help="a JSON line for each request; - for stderr")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal; print one line when the models answer."""
+    require("starlette", "uvicorn", "httptools", "python_multipart", extra="serve", by="boxwright serve")
+    from boxwright.serve.run import serve
+
+    def show(address: str) -> None:
+        if args.json:
+            print(json.dumps({"url": address, "page": f"{address}/"}), flush=True)
+        else:
+            print(f"Serving at {address} (page: {address}/)", flush=True)
+
+    serve(
+        list(args.models),
+        ready=show,
+        host=args.host,
+        port=args.port,
+        device=args.device,
+        hint=args.hint,
+        workers=args.workers,
+        batch=args.batch,
+        batch_wait_ms=args.batch_wait,
+        max_body=args.max_body,
+        max_pixels=args.max_pixels,
+        max_images=args.max_images,
+        max_wait_ms=args.max_wait,
+        timeout_s=args.timeout,
+        token=args.token or os.environ.get(TOKEN) or None,
+        no_auth=args.no_auth,
+        allow_host=tuple(args.allow_host),
+        access_log=args.access_log,
+        options=model_options(args),
+        trust=args.trust,
+    )
+    return 0
+
+
+def _port(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: use 0 to 65535")
+    return number
+
+
+def _amount(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an amount: use a number above 0")
+    return number
