@@ -25,7 +25,7 @@ from support.estimation import (
 from torch import Tensor, nn
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
-from boxwright.accel.estimator import Callback, Run, Sharded
+from boxwright.accel.estimator import Callback, Estimator, MainCallback, ModelCheckpoint, Run, Sharded
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import UsageError
 from boxwright.launchers.base import WorkerFailed
@@ -417,6 +417,34 @@ def test_an_exception_of_the_users_is_shown_once_whole_with_its_rank_and_not_ret
 def test_a_model_that_leaves_parameters_out_is_told_what_to_do() -> None:
     with pytest.raises(WorkerFailed, match=r"'spare.weight'.*find_unused_parameters=True"):
         make_estimator(**TWO, model=lambda config: SpareHead()).fit(make_loader, epochs=1, batch_size=4)
+
+
+class Halved(MainCallback):
+    """Half the loss at twice the rate is the same training; each worker must call every hook."""
+
+    def on_iter_forward(self, run: Run) -> None:
+        x, y = run.batch
+        run.output = run.model(x)
+        run.loss = run.criterion(run.output, y) / 2
+
+    def on_iter_backward(self, run: Run) -> None:
+        assert run.loss is not None
+        run.optimizer.zero_grad()
+        run.loss.backward()
+        run.optimizer.step()
+
+    def after_train_iter(self, run: Run) -> None:
+        if run.rank == 1 and run.global_step == 5:
+            run.stop = True  # type: ignore[assignment]
+
+
+def test_a_main_callback_shares_gradients_and_one_worker_can_stop_all(tmp_path: Path) -> None:
+    estimator = make_estimator(**TWO, config={"samples": 20, "lr": 0.2})
+    kept = ModelCheckpoint(str(tmp_path / "{epoch}"))
+    stats = estimator.fit(make_loader, epochs=9, batch_size=4, callbacks=[Halved(), kept])
+    assert [entry["batch_count"] for entry in stats] == [5], "the worker's wish ended the run with the first epoch"
+    assert_same_weights(estimator.get_state_dict(), train_plainly(1, 4, 20))
+    assert make_estimator().load_checkpoint(Estimator.latest_checkpoint(tmp_path)) == 1
 
 
 def around_the_wrapper(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Any:

@@ -145,6 +145,21 @@ def test_a_spark_data_frame_is_fitted_scored_and_predicted(spark_here: None, bac
     np.testing.assert_allclose([by_name[f"row {i}"] for i in range(20)], expect(), atol=1e-6)
 
 
+def test_a_label_of_sparks_map_type_becomes_a_dict_of_tensors(spark_here: None) -> None:
+    from pyspark.sql import SparkSession
+
+    rows = [(x.tolist(), {"sum": y.item()}) for x, y in make_set(20)]
+    frame = SparkSession.builder.getOrCreate().createDataFrame(rows, "x array<float>, y map<string,double>")
+    with make_estimator(
+        loss=lambda outputs, targets: nn.functional.mse_loss(outputs[:, 0], targets["sum"])
+    ) as estimator:
+        scored = estimator.evaluate(frame, batch_size=20, **COLUMNS)
+        x, y = make_set(20).tensors
+        assert scored["loss"] == pytest.approx(nn.functional.mse_loss(make_model({})(x), y).item(), rel=1e-5)
+        named = estimator.predict(frame, batch_size=4, output_cols=["total"], **FEATURES)
+        assert named.columns == ["x", "y", "total"]
+
+
 @pytest.mark.parametrize("backend", [*further("subprocess"), "ray"])
 def test_a_ray_dataset_is_fitted_scored_and_predicted(ray_here: None, backend: str) -> None:
     import ray.data

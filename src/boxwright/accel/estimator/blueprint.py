@@ -121,7 +121,7 @@ class LossStep:
     """The step of a model and a separate loss: `BatchForm` splits the batch into inputs and target."""
 
     def __init__(self, loss: Callable[..., Any]) -> None:
-        self._loss = loss
+        self.loss = loss
         self._form: BatchForm | None = None
 
     def __call__(self, model: nn.Module, batch: Any) -> tuple[Any, Any, Any]:
@@ -134,7 +134,7 @@ class LossStep:
                 "give tuples whose last element is the target, or give the estimator a step(model, batch)."
             )
         outputs = model(*args, **kwargs)
-        return self._loss(outputs, target), outputs, target
+        return self.loss(outputs, target), outputs, target
 
 
 def own_loss_step(model: nn.Module, batch: Any) -> tuple[Any, Any]:

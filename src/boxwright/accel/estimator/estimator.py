@@ -10,6 +10,7 @@ from torch import nn
 
 from boxwright.accel.checkpoint import save_checkpoint
 from boxwright.accel.estimator.blueprint import Blueprint, SchedulerPace, Step
+from boxwright.accel.estimator.callbacks import Callback, check_callbacks
 from boxwright.accel.estimator.fitting import FitJob, fit
 from boxwright.accel.estimator.intake import (
     Intake,
@@ -20,8 +21,10 @@ from boxwright.accel.estimator.intake import (
     run_with_levels,
 )
 from boxwright.accel.estimator.metrics import name_metrics
+from boxwright.accel.estimator.model_checkpoint import LAST, latest_checkpoint
+from boxwright.accel.estimator.partitions import collect
 from boxwright.accel.estimator.scoring import evaluate, predict
-from boxwright.accel.estimator.state import Callback, State, check_callbacks, read_weights, to_cpu
+from boxwright.accel.estimator.state import State, read_weights, to_cpu, write_entire
 from boxwright.accel.nano import TorchNano
 from boxwright.accel.places import has_file, is_folder, is_url, locate, to_write
 from boxwright.accel.plan import Plan
@@ -29,7 +32,6 @@ from boxwright.core.errors import CheckpointError, UsageError, check_choice
 from boxwright.launchers.base import Launcher
 from boxwright.launchers.placement import ELSEWHERE
 
-_LAST = "last.pt"
 _OWN = ("num_processes", "strategy", "distributed_backend", "seed")
 
 
@@ -174,7 +176,8 @@ class Estimator:
         self,
         data: Any,
         *,
-        epochs: int = 1,
+        epochs: int | None = None,
+        max_steps: int | None = None,
         batch_size: int | None = None,
         validation_data: Any = None,
         validation_batch_size: int | None = None,
@@ -187,9 +190,11 @@ class Estimator:
 
         Args:
             data: `creator(config, batch_size)`, called in every worker with its part of the batch size; a DataLoader
-                or Dataset, sent to the workers; a Spark DataFrame, Ray Dataset, pyarrow Table, or a path or URL of
-                parquet files.
-            epochs: how many more.
+                or Dataset, sent to the workers; a Spark or pandas DataFrame, Ray Dataset, pyarrow Table, or a path or
+                URL of parquet files; XShards, or a list of partitions: pandas DataFrames, or dicts of numpy arrays
+                under "x" and "y".
+            epochs: how many more; 1 by default.
+            max_steps: how many more steps, instead of `epochs`; the last epoch may be a part of one.
             batch_size: samples of one step over all workers. A loader, or a creator that chooses its own, needs none.
             validation_data: scored after each epoch; of any of these kinds.
             validation_batch_size: samples of one forward pass there; by default one worker's part of `batch_size`.
@@ -204,7 +209,13 @@ class Estimator:
             WorkerError: a worker failed; the message holds its rank and traceback.
         """
         self._check_open()
-        epochs = check_count("epochs", epochs)
+        if max_steps is not None:
+            if epochs is not None:
+                raise UsageError(f"epochs={epochs!r} and max_steps={max_steps!r}: give one of them.")
+            max_steps = check_count("max_steps", max_steps)
+        else:
+            epochs = check_count("epochs", 1 if epochs is None else epochs)
+        data, validation_data = collect(data), collect(validation_data)
         called = check_callbacks(callbacks)
         columns = (feature_cols, label_cols)
         workers = self.plan.processes
@@ -223,10 +234,11 @@ class Estimator:
             blueprint=self._blueprint,
             data=source,
             validation=validation,
-            epochs=self._state.epoch + epochs,
+            epochs=None if epochs is None else self._state.epoch + epochs,
+            steps=None if max_steps is None else self._state.iteration + max_steps,
             callbacks=called,
             state=replace(self._state, stats=[]),
-            checkpoint=None if self._model_dir is None else locate(self._model_dir, _LAST),
+            checkpoint=None if self._model_dir is None else locate(self._model_dir, LAST),
             run=uuid4().hex,
         )
         self._state = self._launch(fit, job)
@@ -237,6 +249,7 @@ class Estimator:
         data: Any,
         *,
         batch_size: int | None = None,
+        callbacks: Sequence[Callback] = (),
         feature_cols: Sequence[str] | None = None,
         label_cols: Sequence[str] | None = None,
     ) -> dict[str, Any]:
@@ -246,6 +259,7 @@ class Estimator:
             data: as for `fit`.
             batch_size: samples of one forward pass in one worker. Every sample is in the same batch whatever the
                 number of workers.
+            callbacks: as for `fit`; their hooks with `val` in the name are called.
             feature_cols: the columns that are the model's inputs, for tables.
             label_cols: the columns that are the targets, for tables.
 
@@ -253,27 +267,41 @@ class Estimator:
             UsageError: arguments contradict each other.
             WorkerError: a worker failed.
         """
-        return dict(self._score(evaluate, data, batch_size, (feature_cols, label_cols)))
+        return dict(self._score(evaluate, collect(data), batch_size, (feature_cols, label_cols), callbacks))
 
-    def predict(self, data: Any, *, batch_size: int | None = None, feature_cols: Sequence[str] | None = None) -> Any:
+    def predict(
+        self,
+        data: Any,
+        *,
+        batch_size: int | None = None,
+        callbacks: Sequence[Callback] = (),
+        feature_cols: Sequence[str] | None = None,
+        output_cols: Sequence[str] | None = None,
+    ) -> Any:
         """Return the outputs for the whole set in the order of the data.
 
         From a creator, a loader or a data set: arrays, in a tuple or dict where the model has several outputs, or a
-        list if the model returns one with an entry per sample. From a Spark DataFrame, a Ray Dataset or a pyarrow
-        Table: the same with a column `prediction`, or `prediction_<name>` for each of several outputs.
+        list if the model returns one with an entry per sample. From a Spark or pandas DataFrame, a Ray Dataset or a
+        pyarrow Table: the same with a column `prediction`, or `prediction_<name>` for each of several outputs. From
+        partitions: a list of them, each with its outputs under "prediction" or in these columns.
 
         Args:
             data: as for `fit`; targets in its batches are ignored.
             batch_size: samples of one forward pass in one worker.
+            callbacks: as for `fit`; their hooks with `pred` in the name are called.
             feature_cols: the columns that are the model's inputs, for tables.
+            output_cols: names of the columns of outputs, in the model's order, for tables and partitions.
 
         Raises:
             UsageError: arguments contradict each other, outputs don't have one entry per sample, or a table already
                 has a column of that name.
             WorkerError: a worker failed.
         """
-        outputs = self._score(predict, data, batch_size, (feature_cols, None))
-        return self._intake.give_back(data, outputs)
+        if isinstance(output_cols, str):
+            raise UsageError(f"output_cols={output_cols!r} is one name. Give a list: [{output_cols!r}].")
+        data = collect(data)
+        outputs = self._score(predict, data, batch_size, (feature_cols, None), callbacks, output_cols)
+        return self._intake.give_back(data, outputs, output_cols)
 
     def get_model(self) -> nn.Module:
         """Return the model with the weights reached so far, built here."""
@@ -286,25 +314,37 @@ class Estimator:
         copied: dict[str, Any] = to_cpu(dict(weights))
         return copied
 
-    def save(self, path: str | Path) -> str | Path:
+    def save(self, path: str | Path, *, entire: bool = False) -> str | Path:
         """Write the weights to a file that `load` and `torch.load` read, or to a URL; return its path.
+
+        Args:
+            path: the file or URL.
+            entire: write the whole model, pickled. Whoever loads it runs its code: `load` needs trust=True, and
+                `torch.load` needs weights_only=False. Its classes must be importable there.
 
         Raises:
             CheckpointError: it could not be written.
         """
         weights = self.get_state_dict()
         with to_write(locate(path)) as file:
-            save_checkpoint(file, weights)
+            if entire:
+                write_entire(file, self.get_model())
+            else:
+                save_checkpoint(file, weights)
         return path if is_url(str(path)) else Path(path)
 
-    def load(self, path: str | Path) -> None:
+    def load(self, path: str | Path, *, trust: bool = False) -> None:
         """Load weights from a file or URL of `save`, `save_checkpoint` or `torch.save`; training begins from epoch 0.
+
+        Args:
+            path: the file or URL.
+            trust: also read a whole model, which runs the code in the file. Do that only if you know who made it.
 
         Raises:
             CheckpointError: they can't be read, or belong to another model.
         """
         self._check_open()
-        weights = read_weights(locate(path))
+        weights = read_weights(locate(path), trust=trust)
         self._blueprint.make_model(weights, self._blueprint.copy_config())
         self._state = State(model=weights)
 
@@ -333,13 +373,22 @@ class Estimator:
             raise UsageError("load_checkpoint() without a path needs a model_dir. Give one of them.")
         file = locate(path if path is not None else self._model_dir or "")
         if is_folder(file):
-            file = locate(file, _LAST)
+            file = latest_checkpoint(file)
         if not has_file(file):
             raise CheckpointError(f"There is no checkpoint {file!r}. fit() writes one after each epoch.")
         state = State.load(file)
         self._blueprint.make_model(state.model, self._blueprint.copy_config())
         self._state = state
         return state.epoch
+
+    @staticmethod
+    def latest_checkpoint(folder: str | Path) -> str:
+        """Return the latest checkpoint of a `model_dir`, or of a folder that `ModelCheckpoint` wrote.
+
+        Raises:
+            CheckpointError: there is none.
+        """
+        return latest_checkpoint(folder)
 
     def shutdown(self) -> None:
         """Remove what was written for the workers; the estimator can't be used afterwards."""
@@ -358,10 +407,13 @@ class Estimator:
         data: Any,
         batch_size: int | None,
         columns: tuple[Sequence[str] | None, Sequence[str] | None],
+        callbacks: Sequence[Callback],
+        output_cols: Sequence[str] | None = None,
     ) -> Any:
         self._check_open()
-        source = self._intake.open(data, batch_size, columns, whole_rows=function is predict)
-        return self._launch(function, self._blueprint, source, self._state.model)
+        called = check_callbacks(callbacks)
+        source = self._intake.open(data, batch_size, columns, whole_rows=function is predict, output_cols=output_cols)
+        return self._launch(function, self._blueprint, source, self._state.model, called)
 
     def _launch(self, function: Callable[..., Any], *args: Any) -> Any:
         return self._nano.launch(run_with_levels, read_levels(), function, *args)

@@ -3,21 +3,26 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from boxwright.accel.estimator.blueprint import Blueprint, SampleCounter, run_step
+from boxwright.accel.checkpoint import save_checkpoint
+from boxwright.accel.estimator.blueprint import Blueprint, SampleCounter
+from boxwright.accel.estimator.callbacks import Callback, Hooks
 from boxwright.accel.estimator.metrics import LossMeans
+from boxwright.accel.estimator.run import Run
 from boxwright.accel.estimator.scoring import score
 from boxwright.accel.estimator.sources import CreatorSource, Source, in_step
-from boxwright.accel.estimator.state import Callback, Run, State, to_cpu
+from boxwright.accel.estimator.state import State, to_cpu
 from boxwright.accel.loaders import seeded
 from boxwright.accel.nano import TorchNano
-from boxwright.accel.places import has_file
+from boxwright.accel.places import has_file, locate, to_write
 from boxwright.core.errors import CheckpointError, UsageError
 from boxwright.core.log import get_logger
+from boxwright.core.types import Precision
 
 _log = get_logger(__name__)
 _SAME = 1e-6
@@ -31,7 +36,8 @@ class FitJob:
         blueprint: what to build.
         data: the training set.
         validation: scored after each epoch; None for nothing.
-        epochs: the last epoch, counted from the first `fit`.
+        epochs: the last epoch, counted from the first `fit`; None if `steps` ends it.
+        steps: the last step, counted from the first `fit`; None if `epochs` ends it.
         callbacks: of the user.
         state: where to begin.
         checkpoint: the file or URL that is written after each epoch; None for none.
@@ -41,7 +47,8 @@ class FitJob:
     blueprint: Blueprint
     data: Source
     validation: Source | None
-    epochs: int
+    epochs: int | None
+    steps: int | None
     callbacks: Sequence[Callback]
     state: State
     checkpoint: str | None
@@ -73,34 +80,52 @@ class _Fitting:
         if self._scheduler is not None and begin.scheduler is not None:
             self._scheduler.load_state_dict(begin.scheduler)
         self._inner, self._raw_optimizer = model, optimizer
+        self._hooks = Hooks(job.callbacks)
+        if self._hooks.replaces("on_iter_backward") and nano.plan.precision is Precision.FP16:
+            raise UsageError(
+                "precision='16' scales the loss, which an on_iter_backward() of your own does not. Use "
+                "precision='bf16' or '32', or leave on_iter_backward() as it is."
+            )
         self._model, self._optimizer = nano.setup(model, optimizer)
         nano.load_scaler_state(begin.scaler)
         self._loader = job.data.open_training(nano, self._config)
         if isinstance(job.validation, CreatorSource):
             job.validation.check(self._config)
-        self._step = blueprint.make_step(self._config, nano.to_device)
         self._count = SampleCounter(blueprint.count_samples)
         self._state = begin
+        self._ended = False
+        step = blueprint.make_step(self._config, nano.to_device)
         self._run = Run(
             nano=nano,
             config=self._config,
             model=self._model,
-            optimizer=self._raw_optimizer,
+            step=step,
+            optimizer=self._optimizer,
+            scheduler=self._scheduler,
+            criterion=getattr(step, "loss", None),
             epoch=begin.epoch,
+            epochs=begin.epoch,
+            num_epochs=job.epochs or 0,
             iteration=begin.iteration,
+            write_checkpoint=self._write_checkpoint,
         )
 
     def fit(self) -> State:
-        """Train to the last epoch, or until a callback asks to stop."""
-        self._call("before_run")
+        """Train to the last epoch or step, or until a callback asks to stop."""
+        self._hooks.call("before_run", self._run)
         try:
-            while self._state.epoch < self._job.epochs:
+            while not self._is_done() and not self._any(self._run.stop):
                 self._fit_epoch()
-                if self._anyone_stops():
-                    break
         finally:
-            self._call("after_run")
+            self._ended = True
+            self._hooks.call("after_run", self._run)
         return self._state
+
+    def _is_done(self) -> bool:
+        job = self._job
+        if job.steps is not None:
+            return self._run.iteration >= job.steps
+        return self._state.epoch >= (job.epochs or 0)
 
     def _find_begin(self) -> State:
         """Return the state to begin with: after a restart the checkpoint of this run, else the job's."""
@@ -118,7 +143,7 @@ class _Fitting:
         if saved is None:
             return job.state
         if self._nano.is_global_zero:
-            _log.warning("Restarted: resuming after epoch %d of %d.", saved.epoch, job.epochs)
+            _log.warning("Restarted: resuming after epoch %d.", saved.epoch)
         return saved
 
     def _fit_epoch(self) -> None:
@@ -127,49 +152,63 @@ class _Fitting:
         mixed = random.Random(f"{self._job.blueprint.seed} {epoch} {self._nano.global_rank}")
         self._nano.seed_everything(mixed.getrandbits(31))
         self._loader.set_epoch(epoch)
-        self._run.epoch, self._run.metrics, self._run.result = epoch + 1, {}, None
-        self._call("before_epoch")
+        run = self._run
+        run.epoch, run.metrics, run.result, before = epoch + 1, {}, None, run.iteration
+        self._hooks.call("before_train_epoch", run)
         losses = self._train_epoch()
         self._check_same_weights()
-        metrics = self._collect(losses)
+        metrics = self._collect(losses, run.iteration - before)
         if self._job.validation is not None:
-            self._share_buffers()
-            model = self._model.alone()
-            scored = score(self._nano, self._job.blueprint, model, self._job.validation, self._config, self._count)
-            metrics |= {f"val_{name}": value for name, value in scored.items()}
-        metrics = self._nano.broadcast(metrics)
-        self._step_scheduler("epoch", metrics)
-        self._run.metrics = metrics
-        self._call("after_epoch")
+            metrics |= self._validate(self._job.validation)
+        run.metrics = metrics = self._nano.broadcast(metrics)
+        self._adjust_lr("epoch")
+        run.epochs = epoch + 1
+        self._hooks.call("after_train_epoch", run)
         if self._nano.is_global_zero:
-            _log.info("epoch %d/%d %s", epoch + 1, self._job.epochs, _describe(metrics))
-        self._keep(metrics)
+            _log.info("epoch %d %s", epoch + 1, _describe(metrics))
+        self._keep()
 
     def _train_epoch(self) -> LossMeans:
         self._model.train()
-        losses = LossMeans()
-        for batch in in_step(self._nano, self._loader):
-            self._run.batch, self._run.result = self._job.blueprint.prepare(batch), None
-            self._call("before_iteration")
-            result = run_step(self._step, self._model, self._run.batch, self._count(self._run.batch))
+        losses, run, hooks = LossMeans(), self._run, self._hooks
+        for number, raw in enumerate(in_step(self._nano, self._loader)):
+            batch = self._job.blueprint.prepare(raw)
+            run.begin_batch(batch, number, self._count(batch))
+            hooks.call("before_train_iter", run)
+            hooks.main.on_train_forward(run)
+            result = run.end_forward()
             if "loss" not in result.losses:
                 raise UsageError(
                     "There is no loss to train on. Give from_torch() a loss or a step(model, batch) that returns "
-                    "(losses, outputs), or let the model return its loss."
+                    "(losses, outputs), let the model return its loss, or set run.loss in the forward of a "
+                    "MainCallback."
                 )
-            self._nano.backward(result.losses["loss"])
-            self._check_all_used()
-            self._optimizer.step()
-            self._optimizer.zero_grad(set_to_none=True)
-            self._step_scheduler("iteration", {})
+            run.loss = result.losses["loss"]
+            hooks.main.on_iter_backward(run)
+            if not hooks.replaces("on_iter_backward"):
+                self._check_all_used()
+                self._optimizer.zero_grad(set_to_none=True)  # the next forward needs the memory
+            self._adjust_lr("iteration")
             losses.update(result)
-            self._run.iteration += 1
-            self._run.result = result
-            self._call("after_iteration")
-        self._run.batch = self._run.result = None
+            run.iteration += 1
+            hooks.call("after_train_iter", run)
+            if self._job.steps is not None and run.iteration >= self._job.steps:
+                break
+            if hooks and self._any(run.stops_now):
+                break
+        run.batch = run.result = run.output = run.target = run.loss = None
         return losses
 
-    def _collect(self, losses: LossMeans) -> dict[str, Any]:
+    def _validate(self, data: Source) -> dict[str, Any]:
+        """Return the numbers of the validation set, in the first worker."""
+        self._share_buffers()
+        run = self._run
+        run.model = self._model.alone()
+        scored = score(run, self._hooks, self._job.blueprint, data, self._count)
+        run.model = self._model
+        return {f"val_{name}": value for name, value in scored.items()}
+
+    def _collect(self, losses: LossMeans, batches: int) -> dict[str, Any]:
         """Return the numbers of the epoch over all workers, in the first worker."""
         means, samples = losses.compute(self._nano)
         if not self._nano.is_global_zero:
@@ -177,15 +216,13 @@ class _Fitting:
         if not means:
             raise UsageError("The training data gave no batch. Look at the data, or use a smaller batch_size.")
         named = {f"train_{name}": mean for name, mean in means.items()}
-        return {"epoch": self._run.epoch, "lr": self._run.lr, **named, "num_samples": samples}
+        return {
+            "epoch": self._run.epoch, "lr": self._run.lr, **named, "num_samples": samples, "batch_count": batches,
+        }  # fmt: skip
 
-    def _step_scheduler(self, pace: str, metrics: Mapping[str, Any]) -> None:
-        if self._scheduler is None or pace != self._job.blueprint.scheduler_pace:
-            return
-        if isinstance(self._scheduler, ReduceLROnPlateau):
-            self._scheduler.step(metrics.get("val_loss", metrics["train_loss"]))
-        else:
-            self._scheduler.step()
+    def _adjust_lr(self, pace: str) -> None:
+        if pace == self._job.blueprint.scheduler_pace:
+            self._hooks.main.on_lr_adjust(self._run)
 
     def _check_all_used(self) -> None:
         """Reject parameters without a gradient: torch would wait for them and not share their neighbours'."""
@@ -220,31 +257,44 @@ class _Fitting:
             for name, buffer in self._inner.named_buffers():
                 buffer.copy_(first[name])
 
-    def _keep(self, metrics: dict[str, Any]) -> None:
-        """Store the state after an epoch; the first worker writes it."""
-        job = self._job
+    def _snapshot(self) -> State:
+        """Return the state as it is now."""
+        run = self._run
         first = self._nano.is_global_zero or self._nano.is_external
-        self._state = State(
+        return State(
             # The other workers need only the counters.
             model=to_cpu(self._model.state_dict()) if first else None,
             optimizer=to_cpu(self._raw_optimizer.state_dict()) if first else None,
             scheduler=None if self._scheduler is None else dict(self._scheduler.state_dict()),
             scaler=self._nano.scaler_state(),
-            epoch=self._state.epoch + 1,
-            iteration=self._run.iteration,
-            stats=[*self._state.stats, metrics],
-            run=job.run,
+            epoch=run.epochs,
+            iteration=run.iteration,
+            stats=[*self._state.stats, run.metrics] if run.metrics else self._state.stats,
+            run=self._job.run,
         )
-        if self._nano.is_global_zero and job.checkpoint is not None:
-            self._state.save(job.checkpoint)
 
-    def _anyone_stops(self) -> bool:
-        mine = torch.tensor([float(self._run.asked_to_stop)], device=self._nano.device)
-        return bool(self._nano.all_reduce(mine, "sum") > 0)
+    def _keep(self) -> None:
+        """Store the state after an epoch; the first worker writes it."""
+        self._state = self._snapshot()
+        if self._nano.is_global_zero and self._job.checkpoint is not None:
+            self._state.save(self._job.checkpoint)
 
-    def _call(self, moment: str) -> None:
-        for callback in self._job.callbacks:
-            getattr(callback, moment)(self._run)
+    def _write_checkpoint(self, place: str | Path, weights_only: bool) -> None:
+        """Write a checkpoint that a callback asks for: in the first worker; after the run, of its last whole epoch."""
+        if not self._nano.is_global_zero:
+            return
+        state = self._state if self._ended else self._snapshot()
+        if not weights_only:
+            state.save(locate(place))
+            return
+        assert state.model is not None
+        with to_write(locate(place)) as file:
+            save_checkpoint(file, state.model)
+
+    def _any(self, mine: object) -> bool:
+        """Return whether something holds in any worker."""
+        flag = torch.tensor([float(bool(mine))], device=self._nano.device)
+        return bool(self._nano.all_reduce(flag, "sum") > 0)
 
 
 def _describe(metrics: Mapping[str, Any]) -> str:

@@ -9,6 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from torch.utils.data import DataLoader, Dataset
 
+from boxwright.accel.estimator.partitions import (
+    PREDICTION,
+    PartitionedArrays,
+    is_frames,
+    is_partitions,
+    name_outputs,
+    split,
+)
 from boxwright.accel.estimator.sources import CreatorSource, LoaderSource, Source, divide_batch
 from boxwright.accel.nano import TorchNano
 from boxwright.accel.strategy import make_launcher
@@ -21,10 +29,11 @@ if TYPE_CHECKING:
     from boxwright.accel.estimator.tables import Tables
 
 _MAX_RESTARTS = 2
+_A = {"table": "A table needs", "data set": "A data set needs", "partitions": "Partitions need"}
 T = TypeVar("T")
 Columns = tuple[Sequence[str] | None, Sequence[str] | None]
 """The names of the features and of the labels, for tables."""
-Kind = Literal["table", "data set", "loader", "creator"]
+Kind = Literal["table", "data set", "partitions", "loader", "creator"]
 
 
 class Intake:
@@ -43,6 +52,7 @@ class Intake:
         workers: int | None = None,
         shuffle: bool | None = None,
         whole_rows: bool = False,
+        output_cols: Sequence[str] | None = None,
     ) -> Source:
         """Return a source of batches.
 
@@ -53,22 +63,32 @@ class Intake:
             workers: how many share a batch in training; None for scoring.
             shuffle: whether training shuffles the rows of a table or data set; None for True, and for other data.
             whole_rows: whether the rows of a table will be returned with predictions.
+            output_cols: what the columns of predictions will be called.
 
         Raises:
             UsageError: the arguments do not fit the kind of data.
         """
         kind = kind_of(data)
         part = None if batch_size is None else divide_batch(check_count("batch_size", batch_size), workers or 1)
-        if kind == "table" or kind == "data set":
+        if kind in ("table", "data set", "partitions"):
             if part is None:
-                raise UsageError(f"A {kind} needs a batch_size.")
+                raise UsageError(f"{_A[kind]} a batch_size.")
             mixed = workers is not None and shuffle is not False
             if kind == "table":
-                return self._open_tables().source(data, part, columns, shuffle=mixed, whole_rows=whole_rows)
+                return self._open_tables().source(
+                    data, part, columns, shuffle=mixed, whole_rows=whole_rows, output_cols=output_cols
+                )
+            if kind == "partitions":
+                data = PartitionedArrays(data)
             data, part = DataLoader(data, batch_size=part * (workers or 1), shuffle=mixed), None
         elif shuffle is not None:
             raise UsageError(
                 f"shuffle={shuffle!r} is for tables and data sets. A loader or creator sets the order itself."
+            )
+        if output_cols is not None and kind not in ("table", "partitions"):
+            raise UsageError(
+                f"output_cols={list(output_cols)!r} is for tables and partitions, which get columns. Leave it out: "
+                f"outputs of a {kind} are returned as arrays."
             )
         if any(columns):
             raise UsageError("feature_cols and label_cols are for tables. Loaders and creators give ready batches.")
@@ -81,9 +101,18 @@ class Intake:
             )
         return LoaderSource(loader=data, seed=self._seed)
 
-    def give_back(self, data: Any, outputs: Any) -> Any:
-        """Return outputs in the form of the data: as columns beside a table's, otherwise as they are."""
-        return self._open_tables().attach(data, outputs) if kind_of(data) == "table" else outputs
+    def give_back(self, data: Any, outputs: Any, output_cols: Sequence[str] | None = None) -> Any:
+        """Return outputs in the form of the data: as columns of a table, in each partition, otherwise as they are."""
+        kind = kind_of(data)
+        if kind == "table":
+            return self._open_tables().attach(data, outputs, output_cols)
+        if kind == "partitions":
+            parts = split(outputs, [len(PartitionedArrays([part])) for part in data])
+            return [
+                {**part, **name_outputs(own, output_cols)} if output_cols else {**part, PREDICTION: own}
+                for part, own in zip(data, parts, strict=True)
+            ]
+        return outputs
 
     def close(self) -> None:
         """Remove what was written."""
@@ -102,16 +131,20 @@ class Intake:
 def kind_of(data: Any) -> Kind:
     """Return what kind of data a user gave. The first rule that fits decides.
 
-    1. A path or URL, or an object of pyspark.sql, ray.data or pyarrow, is a table; no engine is imported to see it.
-    2. A torch `Dataset` that can't be iterated is a data set of single samples.
-    3. A `DataLoader`, or something that can be iterated and not called, is a loader.
-    4. Something that can be called is a creator.
+    1. A path or URL, or an object of pyspark.sql, ray.data, pyarrow or pandas, or a list of pandas data frames, is a
+       table; no engine is imported to see it.
+    2. A list of dicts of numpy arrays under "x" and "y" is a list of partitions.
+    3. A torch `Dataset` that can't be iterated is a data set of single samples.
+    4. A `DataLoader`, or something that can be iterated and not called, is a loader.
+    5. Something that can be called is a creator.
 
     Raises:
         UsageError: no rule fits.
     """
-    if isinstance(data, str | Path) or is_from(data, "pyspark.sql", "ray.data", "pyarrow"):
+    if isinstance(data, str | Path) or is_from(data, "pyspark.sql", "ray.data", "pyarrow", "pandas"):
         return "table"
+    if is_partitions(data):
+        return "table" if is_frames(data) else "partitions"
     if isinstance(data, Dataset) and not hasattr(data, "__iter__"):
         return "data set"
     if isinstance(data, DataLoader) or (not callable(data) and hasattr(data, "__iter__")):
@@ -120,7 +153,7 @@ def kind_of(data: Any) -> Kind:
         return "creator"
     raise UsageError(
         f"data is a {type(data).__name__}. Give a creator f(config, batch_size), a DataLoader or Dataset, a "
-        "Spark DataFrame, a Ray Dataset, a pyarrow Table, or a path of parquet files."
+        "Spark or pandas DataFrame, a Ray Dataset, a pyarrow Table, a path of parquet files, or XShards."
     )
 
 

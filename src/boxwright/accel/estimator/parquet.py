@@ -93,6 +93,8 @@ def check_columns(columns: Sequence[str], known: Sequence[str]) -> None:
 def to_tensor(name: str, column: Any) -> Any:
     """Return a column as a tensor: numbers (N,), lists of numbers (N, length); text and bytes as a list.
 
+    A column of maps becomes a dict with such a tensor for each key.
+
     Floats become float32, integers int64.
     """
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -103,6 +105,8 @@ def to_tensor(name: str, column: Any) -> Any:
     kind, types = column.type, pa.types
     if any(is_kind(kind) for is_kind in (types.is_string, types.is_large_string, *_BYTES)):
         return column.to_pylist()
+    if types.is_map(kind):
+        return _split_maps(name, column)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         flat = to_tensor(name, column.flatten())
         lengths = pc.unique(pc.list_value_length(column)).to_pylist()
@@ -121,6 +125,20 @@ def to_tensor(name: str, column: Any) -> Any:
         f"The column {name!r} has the type {kind}, which can't become a tensor. Use numbers, lists of numbers, text or "
         "bytes; a Spark ML vector becomes a list by vector_to_array()."
     )
+
+
+def _split_maps(name: str, column: Any) -> dict[str, Any]:
+    """Return a column of maps as a dict of columns; all rows must have the same keys."""
+    rows = [dict(row) for row in column.to_pylist()]
+    keys = list(rows[0]) if rows else []
+    if any(row.keys() != set(keys) for row in rows):
+        known = sorted({str(key) for row in rows for key in row})
+        raise DataError(
+            f"The maps in column {name!r} do not all have the keys {', '.join(known)}, so they can't become tensors. "
+            "Give all rows the same keys."
+        )
+    item = column.type.item_type
+    return {str(key): to_tensor(f"{name}[{key}]", pa.array([row[key] for row in rows], item)) for key in keys}
 
 
 @dataclass(frozen=True, kw_only=True)

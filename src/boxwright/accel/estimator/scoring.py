@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from boxwright.accel.estimator.blueprint import Blueprint, SampleCounter, form_of, run_step
+from boxwright.accel.estimator.blueprint import Blueprint, SampleCounter
+from boxwright.accel.estimator.callbacks import Callback, Hooks
 from boxwright.accel.estimator.metrics import SAMPLES, LossMeans, Metrics, gather, join_numbers
+from boxwright.accel.estimator.run import Run
 from boxwright.accel.estimator.sources import Source
 from boxwright.accel.loaders import seeded
 from boxwright.accel.nano import TorchNano
@@ -18,47 +20,52 @@ from boxwright.core.errors import UsageError
 Weights = Mapping[str, Any] | None
 
 
-def evaluate(nano: TorchNano, blueprint: Blueprint, data: Source, weights: Weights) -> dict[str, Any]:
+def evaluate(
+    nano: TorchNano, blueprint: Blueprint, data: Source, weights: Weights, callbacks: Sequence[Callback] = ()
+) -> dict[str, Any]:
     """Score this worker's part; the first worker returns the numbers of the whole set."""
     with seeded(blueprint.seed):
         config = blueprint.copy_config()
         model = _open_model(nano, blueprint, weights, config)
-        numbers = score(nano, blueprint, model, data, config, SampleCounter(blueprint.count_samples))
+        step = blueprint.make_step(config, nano.to_device)
+        run = Run(nano=nano, config=config, model=model, step=step, criterion=getattr(step, "loss", None))
+        numbers = score(run, Hooks(callbacks), blueprint, data, SampleCounter(blueprint.count_samples))
     return dict(nano.broadcast(numbers)) if nano.is_external else numbers
 
 
-def predict(nano: TorchNano, blueprint: Blueprint, data: Source, weights: Weights) -> Any:
+def predict(
+    nano: TorchNano, blueprint: Blueprint, data: Source, weights: Weights, callbacks: Sequence[Callback] = ()
+) -> Any:
     """Return the outputs for the whole set in the order of the data, in the first worker."""
     with seeded(blueprint.seed):
         config = blueprint.copy_config()
         model = _open_model(nano, blueprint, weights, config)
-        parts = list(_predict_batches(blueprint, model, data.open_whole(nano, config)))
+        run = Run(nano=nano, config=config, model=model, step=blueprint.step)
+        parts = list(_predict_batches(run, Hooks(callbacks), blueprint, data))
     gathered = [part for share in gather(nano, parts) for part in share]
     outputs = join([output for _, output in sorted(gathered, key=lambda part: part[0])]) if gathered else None
     return nano.broadcast(outputs) if nano.is_external else outputs
 
 
-def score(
-    nano: TorchNano,
-    blueprint: Blueprint,
-    model: nn.Module,
-    data: Source,
-    config: dict[str, Any],
-    count: SampleCounter,
-) -> dict[str, Any]:
+def score(run: Run, hooks: Hooks, blueprint: Blueprint, data: Source, count: SampleCounter) -> dict[str, Any]:
     """Return loss and metrics of the whole set in the first worker, an empty dict in the others."""
-    step = blueprint.make_step(config, nano.to_device)
-    losses, metrics = LossMeans(), Metrics(blueprint.metrics, nano.device)
-    model.eval()
+    losses, metrics = LossMeans(), Metrics(blueprint.metrics, run.nano.device)
+    run.model.eval()
+    hooks.call("before_val_epoch", run)
     with torch.no_grad():
-        for _, raw in data.open_whole(nano, config):
+        for number, (_, raw) in enumerate(data.open_whole(run.nano, run.config)):
             batch = blueprint.prepare(raw)
-            result = run_step(step, model, batch, count(batch))
+            run.begin_batch(batch, number, count(batch))
+            hooks.call("before_val_iter", run)
+            hooks.main.on_val_forward(run)
+            result = run.end_forward()
             losses.update(result)
             metrics.update(result)
-    numbers, samples = losses.compute(nano)
-    scored = metrics.compute(nano)
-    return join_numbers(numbers, scored, {SAMPLES: samples}) if nano.is_global_zero else {}
+            hooks.call("after_val_iter", run)
+    hooks.call("after_val_epoch", run)
+    numbers, samples = losses.compute(run.nano)
+    scored = metrics.compute(run.nano)
+    return join_numbers(numbers, scored, {SAMPLES: samples}) if run.nano.is_global_zero else {}
 
 
 def _open_model(nano: TorchNano, blueprint: Blueprint, weights: Weights, config: dict[str, Any]) -> nn.Module:
@@ -72,19 +79,20 @@ def _open_model(nano: TorchNano, blueprint: Blueprint, weights: Weights, config:
     return model.eval()
 
 
-def _predict_batches(
-    blueprint: Blueprint, model: nn.Module, batches: Iterator[tuple[int, Any]]
-) -> Iterator[tuple[int, Any]]:
-    count, form = SampleCounter(blueprint.count_samples), form_of(model)
+def _predict_batches(run: Run, hooks: Hooks, blueprint: Blueprint, data: Source) -> Iterator[tuple[int, Any]]:
+    count = SampleCounter(blueprint.count_samples)
+    run.model.eval()
+    hooks.call("before_pred_epoch", run)
     with torch.inference_mode():
-        for number, raw in batches:
+        for index, (number, raw) in enumerate(data.open_whole(run.nano, run.config)):
             batch = blueprint.prepare(raw)
-            if blueprint.step is not None:
-                outputs = run_step(blueprint.step, model, batch).outputs
-            else:
-                (args, kwargs), _ = form.split(batch)
-                outputs = model(*args, **kwargs)
-            yield number, _to_arrays(outputs, _count_entries(blueprint, count, batch, outputs))
+            run.begin_batch(batch, index, 0)  # only the outputs may tell how many samples a dict holds
+            hooks.call("before_pred_iter", run)
+            hooks.main.on_pred_forward(run)
+            run.samples = _count_entries(blueprint, count, batch, run.output)
+            yield number, _to_arrays(run.output, run.samples)
+            hooks.call("after_pred_iter", run)
+    hooks.call("after_pred_epoch", run)
 
 
 def _count_entries(blueprint: Blueprint, count: SampleCounter, batch: Any, outputs: Any) -> int:

@@ -1,8 +1,12 @@
-"""The state of a training: what a checkpoint holds, and what the user's callbacks see."""
+"""The state of a training: what a checkpoint holds, and the files that hold weights."""
 
+import io
 import json
-from collections.abc import Mapping, Sequence
+import pickle
+import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,14 +14,15 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from boxwright.accel.checkpoint import is_checkpoint, load_checkpoint, save_checkpoint
-from boxwright.accel.estimator.blueprint import Result
-from boxwright.accel.nano import TorchNano
 from boxwright.accel.places import to_read, to_write
-from boxwright.core.errors import CheckpointError, UsageError
-from boxwright.core.hooks import check_hooks
+from boxwright.core.errors import CheckpointError
+from boxwright.core.files import write_whole
 from boxwright.core.torch_files import UNREADABLE, why_unreadable
 
 _FORMAT = "boxwright.estimator.1"
+_ENTIRE = (
+    " A whole model, as save(entire=True) writes it, is loaded with trust=True; do that only if you know who made it."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,107 +74,43 @@ def to_cpu(values: Any) -> Any:
     return tree_map(lambda v: v.detach().cpu().clone() if isinstance(v, Tensor) else v, values)
 
 
-def read_weights(place: str) -> dict[str, Any]:
-    """Return the weights of a file or URL: `save`'s, a checkpoint's, or a plain state dict that torch wrote."""
+def write_entire(path: Path, model: nn.Module) -> None:
+    """Write a whole model, pickled by torch.
+
+    Raises:
+        CheckpointError: it can't be pickled, or the file could not be written.
+    """
+    buffer = io.BytesIO()
+    try:
+        torch.save(model, buffer)
+        write_whole(path, buffer.getvalue())
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise CheckpointError(f"The model can't be pickled: {error}. Save its weights: save(path).") from error
+    except OSError as error:
+        raise CheckpointError(f"{str(path)!r} could not be written: {error.strerror or error}.") from error
+
+
+def read_weights(place: str, *, trust: bool = False) -> dict[str, Any]:
+    """Return the weights of a file or URL: `save`'s, a checkpoint's, or a plain state dict that torch wrote.
+
+    A whole model is pickled: loading it runs its code, so it is read only with `trust`.
+    """
     saved: Any
     with to_read(place) as path:
         if is_checkpoint(path):
             saved = load_checkpoint(path)
         else:
             try:
-                saved = torch.load(path, map_location="cpu", weights_only=True)
+                saved = torch.load(path, map_location="cpu", weights_only=not trust)
             except UNREADABLE as error:
-                raise CheckpointError(f"The weights {place!r} can't be read: {why_unreadable(error)}") from error
+                advice = "" if trust or not zipfile.is_zipfile(path) else _ENTIRE
+                raise CheckpointError(
+                    f"The weights {place!r} can't be read: {why_unreadable(error)}{advice}"
+                ) from error
+    if isinstance(saved, nn.Module):
+        saved = saved.state_dict()
     if isinstance(saved, Mapping) and saved.get("format") == _FORMAT:
         saved = saved["model"]
     if not isinstance(saved, Mapping) or not any(isinstance(v, Tensor) for v in saved.values()):
         raise CheckpointError(f"The file {place!r} holds no state dict. Save one with save().")
     return dict(saved)
-
-
-@dataclass(slots=True, kw_only=True)
-class Run:
-    """What a callback sees of the training in its worker.
-
-    Attributes:
-        nano: ranks and collectives of this worker.
-        config: the estimator's config.
-        model: the model being trained.
-        optimizer: its optimizer.
-        epoch: epochs begun since the first `fit`, from 1.
-        iteration: steps done since the first `fit`.
-        batch: the batch of this iteration, preprocessed.
-        result: losses and outputs of this iteration, once it is done.
-        metrics: the numbers of the epoch, once it is done.
-        lr: the learning rate of the first parameter group.
-    """
-
-    nano: TorchNano
-    config: Mapping[str, Any]
-    model: nn.Module
-    optimizer: Any
-    epoch: int = 0
-    iteration: int = 0
-    batch: Any = None
-    result: Result | None = None
-    metrics: dict[str, Any] = field(default_factory=dict)
-    asked_to_stop: bool = False
-
-    @property
-    def lr(self) -> float:
-        """The learning rate of the first parameter group."""
-        return float(self.optimizer.param_groups[0]["lr"])
-
-    def stop(self) -> None:
-        """End the training after this epoch; one worker is enough to ask for it."""
-        self.asked_to_stop = True
-
-
-class Callback:
-    """Does nothing; override the methods you need. Every worker has its own copy; `run.nano.global_rank` is its rank.
-
-    What a callback stores stays in its worker. To get something back, write it to a file or print it.
-
-    Example:
-        >>> class StopEarly(Callback):
-        ...     def after_epoch(self, run):
-        ...         if run.metrics["train_loss"] < 0.1:
-        ...             run.stop()
-    """
-
-    def before_run(self, run: Run) -> None:
-        """Everything is built; training begins."""
-
-    def after_run(self, run: Run) -> None:
-        """Training has ended, normally or by an error."""
-
-    def before_epoch(self, run: Run) -> None:
-        """An epoch begins."""
-
-    def after_epoch(self, run: Run) -> None:
-        """An epoch is trained and validated; `run.metrics` holds its numbers. The checkpoint comes next."""
-
-    def before_iteration(self, run: Run) -> None:
-        """`run.batch` is there, preprocessed; forward comes next."""
-
-    def after_iteration(self, run: Run) -> None:
-        """The optimizer has stepped; `run.result` holds losses and outputs."""
-
-
-_MOMENTS = tuple(name for name in vars(Callback) if name.startswith(("before_", "after_")))
-
-
-def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
-    """Return the callbacks of one `fit`."""
-    if not isinstance(callbacks, Sequence):
-        raise UsageError(f"callbacks is a {type(callbacks).__name__}. Give a list of them.")
-    for number, one in enumerate(callbacks):
-        if isinstance(one, type):
-            raise UsageError(f"callbacks[{number}] is a class. Give an object: {one.__name__}(…).")
-        if not all(callable(getattr(one, moment, None)) for moment in _MOMENTS):
-            raise UsageError(
-                f"callbacks[{number}] is a {type(one).__name__}. Give an object of a class that inherits from "
-                f"boxwright.accel.estimator.Callback and overrides some of: {', '.join(_MOMENTS)}."
-            )
-        check_hooks(one, f"callbacks[{number}]", _MOMENTS)
-    return tuple(callbacks)

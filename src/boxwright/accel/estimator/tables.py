@@ -8,7 +8,7 @@ import io
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from boxwright.accel.estimator.parquet import Stored, TableSource, check_columns, open_files
+from boxwright.accel.estimator.partitions import PREDICTION, is_frames, name_outputs, split
 from boxwright.accel.places import locate, open_arrow
 from boxwright.core.errors import DataError, UsageError
 from boxwright.core.packages import is_from
@@ -27,7 +28,6 @@ GROUP_ROWS = 1024
 """Rows of one row group: small, so that a shuffle mixes well and a worker reads little that it does not need."""
 SHIP_LIMIT_BYTES = 64 * 2**20
 """The largest parquet file that is sent to workers with the job."""
-_PREDICTION = "prediction"
 
 
 class Tables:
@@ -48,6 +48,7 @@ class Tables:
         *,
         shuffle: bool = False,
         whole_rows: bool = False,
+        output_cols: Sequence[str] | None = None,
     ) -> TableSource:
         """Return a source of a table's batches.
 
@@ -57,13 +58,14 @@ class Tables:
             columns: names of the features and of the labels.
             shuffle: whether training shuffles the rows.
             whole_rows: whether all columns are written, because the rows will be returned with predictions.
+            output_cols: what the columns of predictions will be called.
         """
         features, labels = (_names(kind, value) for kind, value in zip(("feature", "label"), columns, strict=True))
         if not features:
             raise UsageError("A table needs feature_cols: the names of the columns that are the model's inputs.")
         if whole_rows:
             # The names of several outputs are known only afterwards; the name of one is known now.
-            _check_free([_PREDICTION], _column_names(data))
+            _check_free(output_cols or [PREDICTION], _column_names(data))
         wanted = () if whole_rows else (*features, *labels)
         return TableSource(
             stored=self.store(data, wanted),
@@ -83,11 +85,16 @@ class Tables:
             self._known[key] = (data, self._write(data, columns))
         return self._known[key][1]
 
-    def attach(self, data: Any, outputs: Any) -> Any:
+    def attach(self, data: Any, outputs: Any, output_cols: Sequence[str] | None = None) -> Any:
         """Return a table like `data` with the outputs as columns; those of a path come as a pyarrow Table."""
+        if is_from(data, "pandas"):
+            (frame,) = _attach_frames([data], outputs, output_cols)
+            return frame
+        if is_frames(data):
+            return _attach_frames(data, outputs, output_cols)
         files = open_files(self.store(data, ()))
         table = pa.concat_tables([file.read() for file in files])
-        named = _name_outputs(outputs)
+        named = name_outputs(outputs, output_cols)
         _check_free(list(named), table.column_names)
         for name, values in named.items():
             table = table.append_column(name, _to_column(values))
@@ -159,6 +166,19 @@ def read_parts(data: Any, columns: Sequence[str]) -> Iterator[Any]:
     check_columns(columns, _column_names(data))
     if isinstance(data, pa.Table):
         yield data.select(list(columns)) if columns else data
+    elif is_from(data, "pandas"):
+        chosen = data[list(columns)] if columns else data
+        try:
+            yield pa.Table.from_pandas(chosen, preserve_index=False)
+        except pa.ArrowException as error:
+            reason = str(error).partition("\n")[0].rstrip(".")
+            raise DataError(
+                f"The pandas DataFrame can't be read: {reason}. Use columns of one kind: numbers, lists, text or bytes."
+            ) from error
+    elif is_frames(data):
+        for frame in data:
+            check_columns(_column_names(data[0]), _column_names(frame))
+            yield from read_parts(frame, columns)
     elif is_from(data, "pyspark.sql"):
         chosen = data.select(*columns) if columns else data
         # One partition at a time, as Arrow: collecting would need memory for the whole table.
@@ -175,6 +195,10 @@ def _column_names(data: Any) -> Sequence[str]:
         names = open_files(locate(data))[0].schema_arrow.names
     elif isinstance(data, pa.Table):
         names = data.column_names
+    elif is_from(data, "pandas"):
+        names = [str(name) for name in data.columns]
+    elif is_frames(data):
+        names = _column_names(data[0])
     elif is_from(data, "pyspark.sql"):
         names = data.columns
     elif is_from(data, "ray.data"):
@@ -212,13 +236,14 @@ def _names(kind: str, value: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(value or ())
 
 
-def _name_outputs(outputs: Any) -> dict[str, Any]:
-    if isinstance(outputs, Mapping):
-        return {f"{_PREDICTION}_{name}": value for name, value in outputs.items()}
-    if isinstance(outputs, tuple):
-        names = getattr(outputs, "_fields", range(len(outputs)))
-        return {f"{_PREDICTION}_{name}": value for name, value in zip(names, outputs, strict=True)}
-    return {_PREDICTION: outputs}
+def _attach_frames(frames: Sequence[Any], outputs: Any, output_cols: Sequence[str] | None) -> list[Any]:
+    """Return pandas data frames with their outputs as columns; the index is kept."""
+    attached = []
+    for frame, own in zip(frames, split(outputs, [len(frame) for frame in frames]), strict=True):
+        named = name_outputs(own, output_cols)
+        _check_free(list(named), _column_names(frame))
+        attached.append(frame.assign(**{name: list(values) for name, values in named.items()}))
+    return attached
 
 
 def _to_column(values: Any) -> Any:
