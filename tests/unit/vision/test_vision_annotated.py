@@ -8,7 +8,14 @@ import torch
 from PIL import Image
 
 from boxwright.core.errors import DataError, UsageError
-from boxwright.vision.datasets import CocoDetection, OxfordIIITPet, SegmentationImageFolder, VOCDetection
+from boxwright.vision.datasets import (
+    CocoCaptions,
+    CocoDetection,
+    OxfordIIITPet,
+    SegmentationImageFolder,
+    VOCDetection,
+    VOCSegmentation,
+)
 
 XML = """<annotation>
   <folder>VOC2012</folder>
@@ -186,13 +193,46 @@ def test_one_target_type_comes_alone_and_none_as_none(pets):
     assert OxfordIIITPet(pets, target_transform=lambda breed: breed + 10)[1][1] == 10
 
 
+def test_a_download_of_files_that_are_there_is_accepted(voc, pets):
+    assert len(VOCDetection(voc, download=True)) == 3
+    assert len(OxfordIIITPet(pets, download=True)) == 2
+
+
+def test_voc_segmentation_gives_the_class_of_each_pixel(voc):
+    base = voc / "VOCdevkit" / "VOC2012"
+    (base / "ImageSets" / "Segmentation").mkdir()
+    (base / "ImageSets" / "Segmentation" / "train.txt").write_text("b\n")
+    mask = Image.fromarray(np.array([[0, 3], [255, 1]], np.uint8))
+    mask.putpalette([value for index in range(256) for value in (index, 0, 255 - index)])
+    (base / "SegmentationClass").mkdir()
+    mask.save(base / "SegmentationClass" / "b.png")
+    data = VOCSegmentation(voc)
+    image, classes = data[0]
+    assert image.shape == (120, 160, 3)
+    assert classes.tolist() == [[0, 3], [255, 1]]
+    assert data.masks == data.targets
+
+
+def test_captions_are_the_texts_of_an_image(tmp_path, photo):
+    save(tmp_path / "a.png", photo)
+    content = {"images": [{"id": 4, "file_name": "a.png"}], "annotations": []}
+    content["annotations"] = [{"image_id": 4, "caption": text} for text in ("one dog", "a dog")]
+    listing = tmp_path / "captions.json"
+    listing.write_text(json.dumps(content))
+    assert CocoCaptions(tmp_path, listing)[0][1] == ["one dog", "a dog"]
+    content["annotations"].append({"image_id": 4, "bbox": [0, 0, 1, 1]})
+    listing.write_text(json.dumps(content))
+    with pytest.raises(DataError, match="caption"):
+        CocoCaptions(tmp_path, listing)[0]
+
+
 def test_pets_name_what_is_wrong(pets):
     with pytest.raises(UsageError, match="'val'"):
         OxfordIIITPet(pets, split="val")
     with pytest.raises(UsageError, match="'breed'"):
         OxfordIIITPet(pets, target_types="breed")
     with pytest.raises(UsageError, match="oxford-iiit-pet"):
-        OxfordIIITPet(pets, download=True)
+        OxfordIIITPet(pets / "elsewhere", download=True)
     with pytest.raises(DataError, match=r"test\.txt"):
         OxfordIIITPet(pets, split="test")
     (pets / "oxford-iiit-pet" / "annotations" / "test.txt").write_text("Abyssinian_1 one\n")

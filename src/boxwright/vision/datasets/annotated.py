@@ -1,4 +1,4 @@
-"""Images with boxes, masks or breeds: COCO, Pascal VOC, Oxford-IIIT Pet and folders of masks."""
+"""Images with boxes, masks, captions or breeds: COCO, Pascal VOC, Oxford-IIIT Pet and folders of masks."""
 
 import json
 from collections import defaultdict
@@ -74,24 +74,29 @@ class CocoDetection(VisionDataset):
         if not isinstance(name, str):
             raise DataError(f"Image {image_id!r} has the 'file_name' {name!r}. Give it the name of a file.")
         image = load_image(join_inside(self.root, name, allow_outside=self._allow_outside))
-        return image, list(self._annotations.get(image_id, ()))
+        return image, self._target(image_id)
+
+    def _target(self, image_id: Any) -> list[Any]:
+        return list(self._annotations.get(image_id, ()))
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
-class VOCDetection(VisionDataset):
-    """(image, annotation) of a Pascal VOC set: an RGB array, and the XML file as nested dicts.
+class CocoCaptions(CocoDetection):
+    """(image, captions) of a COCO set: an RGB array, and the list of the image's captions; otherwise as above."""
 
-    Args:
-        root: the folder that holds `VOCdevkit/VOC2012` (for 2011: `TrainVal/VOCdevkit/VOC2011`).
-        year: 2007 to 2012.
-        image_set: `train`, `val` or `trainval`; for 2007 also `test`.
+    def _target(self, image_id: Any) -> list[Any]:
+        captions = [annotation.get("caption") for annotation in super()._target(image_id)]
+        if None in captions:
+            raise DataError(f"An annotation of image {image_id!r} has no 'caption'. Use the captions_*.json file.")
+        return captions
 
-    Attributes:
-        images: paths of the images.
-        targets: paths of the XML files; `annotations` is the same.
-    """
+
+class _VOC(VisionDataset):
+    """What both tasks of Pascal VOC share: the images of a list, and a file of the same name for each."""
+
+    _task = ("Main", "Annotations", ".xml")
 
     def __init__(
         self,
@@ -108,13 +113,31 @@ class VOCDetection(VisionDataset):
         sets = ("train", "trainval", "val", *(("test",) if year == "2007" else ()))
         check_choice(f"{year} image_set", image_set, sets)
         folder = Path(root) / ("TrainVal" if year == "2011" else "") / "VOCdevkit" / f"VOC{year}"
-        self.refuse_download(download, folder)
+        self.check_download(download, folder)
         self.year = year
         self.image_set = image_set
+        lists, targets, ending = self._task
         # The lists of single classes have a second column.
-        names = [row[0] for row in read_list(folder / "ImageSets" / "Main" / f"{image_set}.txt")]
+        names = [row[0] for row in read_list(folder / "ImageSets" / lists / f"{image_set}.txt")]
         self.images = [str(join_inside(folder / "JPEGImages", f"{name}.jpg")) for name in names]
-        self.targets = [str(join_inside(folder / "Annotations", f"{name}.xml")) for name in names]
+        self.targets = [str(join_inside(folder / targets, f"{name}{ending}")) for name in names]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+class VOCDetection(_VOC):
+    """(image, annotation) of a Pascal VOC set: an RGB array, and the XML file as nested dicts.
+
+    Args:
+        root: the folder that holds `VOCdevkit/VOC2012` (for 2011: `TrainVal/VOCdevkit/VOC2011`).
+        year: 2007 to 2012.
+        image_set: `train`, `val` or `trainval`; for 2007 also `test`.
+
+    Attributes:
+        images: paths of the images.
+        targets: paths of the XML files; `annotations` is the same.
+    """
 
     @property
     def annotations(self) -> list[str]:
@@ -135,8 +158,27 @@ class VOCDetection(VisionDataset):
             raise DataError(f"The annotation {path!r} is not an XML file: {error}.") from error
         return load_image(self.images[index]), self.parse_voc_xml(annotation)
 
-    def __len__(self) -> int:
-        return len(self.images)
+
+class VOCSegmentation(_VOC):
+    """(image, mask) of a Pascal VOC set: an RGB array, and the class of each pixel (HW; 0 background, 255 unlabelled).
+
+    Arguments as in `VOCDetection`.
+
+    Attributes:
+        images: paths of the images.
+        targets: paths of the masks; `masks` is the same.
+    """
+
+    _task = ("Segmentation", "SegmentationClass", ".png")
+
+    @property
+    def masks(self) -> list[str]:
+        """Paths of the masks."""
+        return self.targets
+
+    def load(self, index: int) -> tuple[Any, Any]:
+        """Return the image and its mask."""
+        return load_image(self.images[index]), load_mask(self.targets[index])
 
 
 def _xml_value(node: ElementTree.Element) -> Any:
@@ -183,7 +225,7 @@ class OxfordIIITPet(VisionDataset):
         for kind in self._target_types:
             check_choice("target type", kind, ("category", "binary-category", "segmentation"))
         self._base = Path(root) / "oxford-iiit-pet"
-        self.refuse_download(download, self._base)
+        self.check_download(download, self._base / "images", self._base / "annotations")
         listing = self._base / "annotations" / f"{split}.txt"
         try:
             rows = read_list(listing)

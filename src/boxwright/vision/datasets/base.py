@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from boxwright.core.errors import DataError, UsageError
+from boxwright.core.errors import DataError, MissingDependencyError, UsageError
 from boxwright.core.files import is_inside
 from boxwright.vision.decode import check_pixels, decode_image, decode_scaled, decode_with, read_file
 from boxwright.vision.size import find_size_hw
@@ -58,12 +58,18 @@ class VisionDataset(Dataset[tuple[Any, Any]]):
             target = self.target_transform(target)
         return image, target
 
-    def refuse_download(self, wanted: bool, folder: str | Path) -> None:
-        """Check that no download is asked for; the error says where the files belong."""
-        if wanted:
+    def check_download(self, wanted: bool, *needed: Path) -> None:
+        """Check that a download that is asked for is not necessary: nothing is downloaded.
+
+        Args:
+            wanted: the argument `download`.
+            needed: the files and folders that make the set; the error names the first that is missing.
+        """
+        missing = [path for path in needed if not path.exists()]
+        if wanted and missing:
             raise UsageError(
-                f"{type(self).__name__}(download=True) would need the network, which Boxwright doesn't use. "
-                f"Put the files into {str(folder)!r} and leave download out."
+                f"{type(self).__name__}(download=True): {str(missing[0])!r} is missing, and nothing is downloaded. "
+                "Fetch the set's files and unpack them there."
             )
 
 
@@ -139,3 +145,22 @@ def check_min_side(min_side: int | None) -> None:
 def read_list(path: Path) -> list[list[str]]:
     """Return the columns of each line of a text file; empty lines are skipped."""
     return [line.split() for line in read_file(path, "file").decode().splitlines() if line.strip()]
+
+
+def read_mat(path: Path, key: str) -> NDArray[Any]:
+    """Return an array of a MATLAB file.
+
+    Raises:
+        DataError: the file is missing, or it has no such array.
+        MissingDependencyError: scipy is not installed.
+    """
+    try:
+        from scipy.io import loadmat
+        from scipy.io.matlab import MatReadError
+    except ImportError as error:
+        raise MissingDependencyError("This needs scipy, which is not installed. Run: pip install scipy") from error
+    try:
+        found: NDArray[Any] = loadmat(BytesIO(read_file(path, "file")), variable_names=[key])[key]
+    except (ValueError, KeyError, TypeError, NotImplementedError, MatReadError) as error:
+        raise DataError(f"The file {str(path)!r} is not a MATLAB file with {key!r}: {error}.") from error
+    return found

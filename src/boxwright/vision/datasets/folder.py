@@ -1,4 +1,4 @@
-"""Classified images: one folder per class."""
+"""Classified images: one folder per class, and published sets in this form."""
 
 import os
 import threading
@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from boxwright.core.errors import DataError, UsageError
+from boxwright.core.errors import DataError, UsageError, check_choice
 from boxwright.vision.datasets.base import Change, VisionDataset, check_min_side, load_image
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -203,3 +204,68 @@ class ImageFolder(DatasetFolder):
         extensions = IMG_EXTENSIONS if is_valid_file is None else None
         super().__init__(root, loader, extensions, transform, target_transform, is_valid_file, allow_empty)
         self.imgs = self.samples
+
+
+class EuroSAT(ImageFolder):
+    """(image, class number) of EuroSAT, from `eurosat/2750` in `root`."""
+
+    def __init__(
+        self,
+        root: str | Path,
+        transform: Change = None,
+        target_transform: Change = None,
+        download: bool = False,
+        loader: Callable[[str], Any] = default_loader,
+    ) -> None:
+        folder = Path(root) / "eurosat" / "2750"
+        self.check_download(download, folder)
+        super().__init__(folder, transform, target_transform, loader)
+        self.root = str(root)
+
+
+class Country211(ImageFolder):
+    """(image, class number) of Country211, from `country211` in `root`; splits `train`, `valid` and `test`."""
+
+    def __init__(
+        self,
+        root: str | Path,
+        split: str = "train",
+        transform: Change = None,
+        target_transform: Change = None,
+        download: bool = False,
+        loader: Callable[[str], Any] = default_loader,
+    ) -> None:
+        check_choice("split", split, ("train", "valid", "test"))
+        folder = Path(root) / "country211" / split
+        self.check_download(download, folder)
+        super().__init__(folder, transform, target_transform, loader)
+        self.root = str(root)
+
+
+class ImageNet(ImageFolder):
+    """(image, class number) of ImageNet 2012, from the unpacked folders `train` and `val` in `root`.
+
+    The class folders are named by WordNet ids. Where torchvision's file `meta.bin` is in `root` it gives the names of
+    the classes; otherwise their names are the ids.
+
+    Args:
+        root: the folder that holds both.
+        split: `train` or `val`.
+        kwargs: further arguments of `ImageFolder`.
+
+    Attributes:
+        classes: a tuple of names of each class.
+        wnids: the WordNet id of each class.
+    """
+
+    def __init__(self, root: str | Path, split: str = "train", **kwargs: Any) -> None:
+        check_choice("split", split, ("train", "val"))
+        super().__init__(Path(root) / split, **kwargs)
+        self.root = str(root)
+        self.split = split
+        meta = Path(root) / "meta.bin"
+        named: dict[str, Any] = torch.load(meta, weights_only=True)[0] if meta.exists() else {}
+        self.wnids, self.wnid_to_idx = list(self.classes), dict(self.class_to_idx)
+        tuples = [tuple(named.get(wnid, (wnid,))) for wnid in self.wnids]
+        self.classes: list[Any] = tuples
+        self.class_to_idx = {name: index for index, names in enumerate(tuples) for name in names}

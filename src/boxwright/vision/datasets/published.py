@@ -35,7 +35,7 @@ class _Published(VisionDataset):
     ) -> None:
         super().__init__(root, None, transform, target_transform)
         folder = Path(root) / self.base_folder
-        self.refuse_download(download, folder)
+        self.check_download(download, folder)
         self.train = train
         self._read(folder)
 
@@ -78,9 +78,12 @@ class MNIST(_Published):
     ]  # fmt: skip
 
     def _read(self, folder: Path) -> None:
+        self._take(folder, self.classes, *(self.resources[:2] if self.train else self.resources[2:]))
+
+    def _take(self, folder: Path, classes: list[str], images: tuple[str, str], labels: tuple[str, str]) -> None:
         self.raw_folder = str(folder)
-        self.class_to_idx = {name: index for index, name in enumerate(self.classes)}
-        images, labels = self.resources[:2] if self.train else self.resources[2:]
+        self.classes = classes  # type: ignore[misc]
+        self.class_to_idx = {name: index for index, name in enumerate(classes)}
         self.data = torch.from_numpy(_read_idx(folder, *images, axes=3))
         self.targets = torch.from_numpy(_read_idx(folder, *labels, axes=1).astype(np.int64))
         if len(self.data) != len(self.targets):
@@ -150,19 +153,38 @@ class CIFAR100(CIFAR10):
     labels_key = "fine_labels"
 
 
-def _verified(path: Path, md5: str) -> bytes:
+def read_verified(path: Path, md5: str) -> bytes:
+    """Return a file whose MD5 sum is the published one; "" for a file without one.
+
+    Raises:
+        DataError: it is missing, or its sum is another one.
+    """
     data = read_file(path, "file")
     found = hashlib.md5(data, usedforsecurity=False).hexdigest()
-    if found != md5:
+    if md5 and found != md5:
         raise DataError(f"The file {str(path)!r} has the MD5 sum {found!r} instead of {md5!r}. Fetch it again.")
     return data
+
+
+def check_md5(path: Path, md5: str) -> None:
+    """Check that the MD5 sum of a large file is the published one.
+
+    Raises:
+        DataError: it is missing, or its sum is another one.
+    """
+    if not path.is_file():
+        raise DataError(f"The file {str(path)!r} is missing or no regular file. Fetch it again.")
+    with path.open("rb") as opened:
+        found = hashlib.file_digest(opened, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    if found != md5:
+        raise DataError(f"The file {str(path)!r} has the MD5 sum {found!r} instead of {md5!r}. Fetch it again.")
 
 
 def _read_idx(folder: Path, packed_name: str, md5: str, *, axes: int) -> NDArray[np.uint8]:
     packed = folder / packed_name
     plain = packed.with_suffix("")
     if packed.exists() or not plain.exists():
-        path, data = packed, gzip.decompress(_verified(packed, md5))
+        path, data = packed, gzip.decompress(read_verified(packed, md5))
     else:
         path, data = plain, read_file(plain, "file")
     start = 4 + 4 * axes
@@ -174,7 +196,7 @@ def _read_idx(folder: Path, packed_name: str, md5: str, *, axes: int) -> NDArray
 
 def _unpickle(path: Path, md5: str) -> dict[str, Any]:
     # Unpickling runs what the file says, so only the published file, proved by its checksum, gets that far.
-    batch = pickle.loads(_verified(path, md5), encoding="latin1")
+    batch = pickle.loads(read_verified(path, md5), encoding="latin1")
     if not isinstance(batch, dict):
         raise DataError(f"The file {str(path)!r} holds no CIFAR batch.")
     return batch

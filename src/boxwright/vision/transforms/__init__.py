@@ -20,9 +20,17 @@ Example:
 """
 
 from boxwright.vision.transforms import functional
+from boxwright.vision.transforms.auto import AugMix, AutoAugment, AutoAugmentPolicy, RandAugment, TrivialAugmentWide
 from boxwright.vision.transforms.colour import ColorJitter, Grayscale, RandomGrayscale
 from boxwright.vision.transforms.compose import Compose, Lambda, RandomApply, RandomChoice, RandomOrder
-from boxwright.vision.transforms.convert import ConvertImageDtype, Normalize, PILToTensor, ToPILImage, ToTensor
+from boxwright.vision.transforms.convert import (
+    ConvertImageDtype,
+    LinearTransformation,
+    Normalize,
+    PILToTensor,
+    ToPILImage,
+    ToTensor,
+)
 from boxwright.vision.transforms.crop import (
     CenterCrop,
     FiveCrop,
@@ -32,6 +40,7 @@ from boxwright.vision.transforms.crop import (
     RandomVerticalFlip,
     TenCrop,
 )
+from boxwright.vision.transforms.elastic import ElasticTransform
 from boxwright.vision.transforms.erase import RandomErasing
 from boxwright.vision.transforms.filter import GaussianBlur, RandomAdjustSharpness
 from boxwright.vision.transforms.image import InterpolationMode
@@ -46,18 +55,24 @@ from boxwright.vision.transforms.tone import (
 from boxwright.vision.transforms.warp import RandomAffine, RandomPerspective, RandomRotation
 
 __all__ = [
+    "AugMix",
+    "AutoAugment",
+    "AutoAugmentPolicy",
     "CenterCrop",
     "ColorJitter",
     "Compose",
     "ConvertImageDtype",
+    "ElasticTransform",
     "FiveCrop",
     "GaussianBlur",
     "Grayscale",
     "InterpolationMode",
     "Lambda",
+    "LinearTransformation",
     "Normalize",
     "PILToTensor",
     "Pad",
+    "RandAugment",
     "RandomAdjustSharpness",
     "RandomAffine",
     "RandomApply",
@@ -80,5 +95,6 @@ __all__ = [
     "TenCrop",
     "ToPILImage",
     "ToTensor",
+    "TrivialAugmentWide",
     "functional",
 ]

@@ -226,3 +226,41 @@ class Normalize(Transform):
     def forward(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the normalized tensor."""
         return normalize(tensor, self.mean, self.std, self.inplace)
+
+
+@dataclass(eq=False, repr=False)
+class LinearTransformation(Transform):
+    """Subtracts a mean vector from the flattened tensor and multiplies it by a matrix; this whitens images.
+
+    Args:
+        transformation_matrix: (D, D), for D = C x H x W.
+        mean_vector: (D,).
+
+    Example:
+        >>> LinearTransformation(2 * torch.eye(4), torch.ones(4))(torch.ones(1, 2, 2)).sum().item()
+        0.0
+    """
+
+    transformation_matrix: torch.Tensor
+    mean_vector: torch.Tensor
+
+    def __post_init__(self) -> None:
+        matrix, mean = self.transformation_matrix, self.mean_vector
+        if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or tuple(mean.shape) != tuple(matrix.shape[:1]):
+            raise UsageError(
+                f"LinearTransformation needs a square matrix and a mean of the same length, got "
+                f"{tuple(matrix.shape)!r} and {tuple(mean.shape)!r}."
+            )
+
+    def forward(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor (..., C, H, W) after the multiplication."""
+        if not isinstance(tensor, torch.Tensor) or tensor.ndim < 3:
+            raise UsageError(f"LinearTransformation takes a tensor (..., C, H, W), got {type(tensor).__name__}.")
+        if tensor.shape[-3:].numel() != len(self.mean_vector):
+            raise UsageError(
+                f"The tensor holds {tensor.shape[-3:].numel()} values per image, but the matrix is for "
+                f"{len(self.mean_vector)}."
+            )
+        matrix = self.transformation_matrix.to(tensor.dtype)
+        flat = tensor.reshape(-1, len(self.mean_vector)) - self.mean_vector.to(tensor.dtype)
+        return (flat @ matrix).reshape(tensor.shape)

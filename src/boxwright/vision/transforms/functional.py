@@ -4,6 +4,7 @@ from typing import Any
 
 from boxwright.vision.transforms.colour import adjust_brightness as adjust_brightness
 from boxwright.vision.transforms.colour import adjust_contrast as adjust_contrast
+from boxwright.vision.transforms.colour import adjust_gamma as adjust_gamma
 from boxwright.vision.transforms.colour import adjust_hue as adjust_hue
 from boxwright.vision.transforms.colour import adjust_saturation as adjust_saturation
 from boxwright.vision.transforms.colour import rgb_to_grayscale as rgb_to_grayscale
@@ -19,6 +20,7 @@ from boxwright.vision.transforms.crop import hflip as hflip
 from boxwright.vision.transforms.crop import pad as pad
 from boxwright.vision.transforms.crop import ten_crop as ten_crop
 from boxwright.vision.transforms.crop import vflip as vflip
+from boxwright.vision.transforms.elastic import elastic_transform as elastic_transform
 from boxwright.vision.transforms.erase import erase as erase
 from boxwright.vision.transforms.filter import adjust_sharpness as adjust_sharpness
 from boxwright.vision.transforms.filter import gaussian_blur as gaussian_blur
@@ -47,3 +49,8 @@ def get_image_size(img: Any) -> list[int]:
 def get_dimensions(img: Any) -> list[int]:
     """Return [channels, height, width] of a Pillow image, an array or a tensor."""
     return list(dimensions(img))
+
+
+def get_image_num_channels(img: Any) -> int:
+    """Return how many channels a Pillow image, an array or a tensor has."""
+    return dimensions(img)[0]

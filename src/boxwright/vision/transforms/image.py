@@ -105,7 +105,7 @@ def apply(image: Any, change: Callable[[Pixels], Pixels]) -> Any:
     array = image.detach().numpy()
     flat = array.ndim == 2
     changed = change(array if flat else np.ascontiguousarray(array.transpose(1, 2, 0)))
-    if not flat:
+    if not flat or changed.ndim == 3:
         changed = (changed[..., None] if changed.ndim == 2 else changed).transpose(2, 0, 1)
     return torch.from_numpy(np.array(changed, order="C"))
 

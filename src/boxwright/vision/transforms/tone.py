@@ -23,7 +23,7 @@ def posterize(img: Any, bits: int) -> Any:
     """Return the image with only the upper `bits` of each 8-bit value."""
     check_range("bits", 0, bits, 8)
     mask = np.uint8(256 - 2 ** (8 - bits) if bits else 0)
-    return apply(img, lambda pixels: _eight_bit("posterize", pixels) & mask)
+    return apply(img, lambda pixels: eight_bit("posterize", pixels) & mask)
 
 
 def solarize(img: Any, threshold: float) -> Any:
@@ -59,7 +59,7 @@ def equalize(img: Any) -> Any:
     """Return the image with each channel's values spread evenly over the range; for 8-bit images."""
 
     def change(pixels: Pixels) -> Pixels:
-        planes = cv2.split(_eight_bit("equalize", pixels))
+        planes = cv2.split(eight_bit("equalize", pixels))
         tables = [_spread(np.bincount(plane.ravel(), minlength=256)) for plane in planes]
         return look_up(pixels, np.stack(tables, axis=1))
 
@@ -86,7 +86,8 @@ def _top(pixels: Pixels) -> Any:
     return pixels.dtype.type(255 if pixels.dtype == np.uint8 else 1)
 
 
-def _eight_bit(name: str, pixels: Pixels) -> Pixels:
+def eight_bit(name: str, pixels: Pixels) -> Pixels:
+    """Return the pixels if they are 8-bit, grey or RGB; else raise an error."""
     if colour_pixels(pixels).dtype != np.uint8:
         raise UsageError(f"{name} needs an 8-bit image; this one is {pixels.dtype}. Use it before ToTensor.")
     return pixels

@@ -59,7 +59,7 @@ def rotate(
         array([[2, 4],
                [1, 3]], dtype=uint8)
     """
-    mode = _warp_mode(interpolation)
+    mode = warp_mode(interpolation)
     height, width = size_hw(img)
     quarters = angle % 360 / 90
     fits = quarters in (0, 2) or (quarters in (1, 3) and (expand or height == width))
@@ -106,7 +106,7 @@ def affine(
         >>> affine(np.array([[1, 2, 3]], np.uint8), 0, (1, 0), 1.0, 0)
         array([[0, 1, 2]], dtype=uint8)
     """
-    mode = _warp_mode(interpolation)
+    mode = warp_mode(interpolation)
     shears = (shear, 0.0) if isinstance(shear, int | float) else tuple(shear) if len(shear) == 2 else (*shear, 0.0)
     if len(translate) != 2 or len(shears) != 2 or scale <= 0:
         raise UsageError(
@@ -131,7 +131,7 @@ def perspective(
     fill: Fill = 0,
 ) -> Any:
     """Return the image with four points (x, y) moved to four others, as if seen from the side."""
-    mode = _warp_mode(interpolation)
+    mode = warp_mode(interpolation)
     start, end = (np.asarray(points, np.float32) for points in (startpoints, endpoints))
     if start.shape != (4, 2) or end.shape != (4, 2):
         raise UsageError(f"perspective needs four (x, y) points on both sides; got {startpoints!r} and {endpoints!r}.")
@@ -152,7 +152,8 @@ def _warp(
     return like(pixels, cv2.warpPerspective(pixels, matrix, size, flags=flag, borderValue=border))
 
 
-def _warp_mode(interpolation: Mode) -> InterpolationMode:
+def warp_mode(interpolation: Mode) -> InterpolationMode:
+    """Return the mode if images can be warped with it; else raise an error."""
     mode = InterpolationMode.parse(interpolation)
     if mode not in _FLAGS:
         raise UsageError(f"interpolation={mode.value!r} can't warp images. Choose from: nearest, bilinear, bicubic.")
@@ -193,7 +194,7 @@ class RandomRotation(Transform):
 
     def __post_init__(self) -> None:
         self.degrees = spread("degrees", self.degrees)
-        self.interpolation = _warp_mode(self.interpolation)
+        self.interpolation = warp_mode(self.interpolation)
         _check_point(self.center)
 
     @staticmethod
@@ -239,7 +240,7 @@ class RandomAffine(Transform):
             )
         self.scale = None if self.scale is None else check_limits("scale", self.scale)
         self.shear = None if self.shear is None else spread("shear", self.shear, lengths=(2, 4))
-        self.interpolation = _warp_mode(self.interpolation)
+        self.interpolation = warp_mode(self.interpolation)
         _check_point(self.center)
 
     @staticmethod
@@ -291,7 +292,7 @@ class RandomPerspective(Transform):
     def __post_init__(self) -> None:
         check_range("distortion_scale", 0, self.distortion_scale, 1)
         super().__post_init__()
-        self.interpolation = _warp_mode(self.interpolation)
+        self.interpolation = warp_mode(self.interpolation)
 
     @staticmethod
     def get_params(width: int, height: int, distortion_scale: float) -> tuple[list[list[int]], list[list[int]]]:
