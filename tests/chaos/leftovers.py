@@ -44,7 +44,7 @@ def _belongs(child: psutil.Process, known: set[int]) -> bool:
         return False
 
 
-_LOCKS = (".writing",)  # the kernel releases them; the files stay
+_LOCKS = (".lock", ".writing")  # the kernel releases them; the files stay
 
 
 def find_torn(folder: Path, *, drafts: bool) -> list[str]:

@@ -184,8 +184,11 @@ def read_artifact(folder: Path, *, verify: bool = True) -> Artifact:
             distance=None if values["distance"] is None else float(values["distance"]),
             measured=dict(values["measured"]),
         )
-    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, ArithmeticError) as error:
-        raise CheckpointError(f"{str(path)!r} can't be read: {error!r}") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{str(path)!r} can't be read: {error}") from error
+    except (KeyError, TypeError, IndexError, AttributeError, ArithmeticError) as error:
+        text = f"{str(path)!r} can't be read: a value is missing or of another kind. Convert the model again."
+        raise CheckpointError(text) from error
     except RecursionError as error:
         raise CheckpointError(f"{str(path)!r} can't be read: it is nested too deeply.") from error
     if verify:
