@@ -14,6 +14,7 @@ from boxwright.core.environment import max_pixels
 from boxwright.core.errors import BoxwrightError, DataError, UsageError
 from boxwright.core.log import get_logger
 from boxwright.runtimes.base import Session
+from boxwright.serve.batching import BatchingSession
 from boxwright.serve.wire import Head
 from boxwright.tasks.predict.inputs import EncodedImage, Failure
 from boxwright.tasks.predict.predictor import Prediction, Predictor, Thresholds
@@ -63,6 +64,7 @@ class Answerer:
         self.session = session
         self._quick = quick or session
         self._large = Lock()
+        self._announce = session.request if isinstance(session, BatchingSession) else nullcontext
 
     def __call__(self, head: Head, body: bytes) -> Answer:
         """Return the answer; errors are answers too."""
@@ -75,7 +77,8 @@ class Answerer:
             "infer": self._infer,
         }[head["op"]]
         try:
-            kind, answer, extra = work(head, body, timings)
+            with self._announce():
+                kind, answer, extra = work(head, body, timings)
         except Exception as error:  # noqa: BLE001  a process border: every error becomes an answer
             status, text, broken = _describe(error)
             if status >= 500:

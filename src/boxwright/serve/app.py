@@ -11,18 +11,23 @@ from starlette.staticfiles import StaticFiles
 
 from boxwright.core.errors import BoxwrightError
 from boxwright.core.log import get_logger
+from boxwright.serve.access_log import AccessLog
 from boxwright.serve.body import Body, Held
 from boxwright.serve.config import ServeConfig
 from boxwright.serve.guard import Guard
 from boxwright.serve.metrics import Metrics
 from boxwright.serve.models import Models
+from boxwright.serve.oip import answer_v2
+from boxwright.serve.openapi import describe_api, describe_page
 from boxwright.serve.overload import Overloaded
 from boxwright.serve.predict import predict
 from boxwright.serve.replies import ClientLeft, Receive, Refusal, Scope, Send, reply, reply_error, reply_json
 
 _log = get_logger(__name__)
 _PAGE = Path(__file__).parent / "page"
+_DESCRIPTIONS = ("/openapi.json", "/docs")
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+_NO_SCRIPTS = (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
 Headers = dict[bytes, bytes]
 
 
@@ -58,9 +63,11 @@ class App:
         self.held = Held(most=max(4 * config.max_body, 64 << 20))
         self.models = Models(config, self.metrics)
         self.draining = False
+        self.log = AccessLog(config.access_log) if config.access_log is not None else None
         self._guard = Guard(config)
         self._page = StaticFiles(directory=_PAGE, html=True) if _PAGE.is_dir() else None
         self._starting: asyncio.Task[None] | None = None
+        self._reloading: asyncio.Task[None] | None = None
         self.metrics.collect.append(lambda: self.metrics.bodies.set(self.held.now))
         self._routes: dict[str, tuple[str, Callable[[Request], Awaitable[None]]]] = {
             "/predict": ("POST", self._predict),
@@ -68,7 +75,9 @@ class App:
             "/admin/models": ("POST", self._reload),
             "/healthz/live": ("GET", self._live),
             "/healthz/ready": ("GET", self._ready),
-            "/metrics": ("GET", self._metrics),
+            "/metrics": ("GET", self._show_metrics),
+            "/openapi.json": ("GET", self._describe),
+            "/docs": ("GET", self._describe),
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -96,8 +105,13 @@ class App:
 
     async def _answer(self, request: Request) -> None:
         path = request.path
+        if path == "/v2" or path.startswith("/v2/"):
+            request.route = "v2"
+            self._guard.check(path, request.headers)
+            await answer_v2(self, request)
+            return
         method, handle = self._routes.get(path, ("", None))
-        self._guard.check(path, request.headers, is_static=handle is None)
+        self._guard.check(path, request.headers, is_page=handle is None or path in _DESCRIPTIONS)
         if handle is None:
             await self._serve_page(request)
             return
@@ -105,6 +119,11 @@ class App:
         if request.scope["method"] not in (method, "HEAD" if method == "GET" else method):
             raise Refusal(405, f"{path} takes {method}.", [(b"allow", method.encode())])
         await handle(request)
+
+    @property
+    def ready(self) -> bool:
+        """Whether every model answers."""
+        return self.models.ready and not self.draining
 
     async def start(self) -> None:
         """Start the workers, once, and wait for them.
@@ -115,6 +134,12 @@ class App:
         if self._starting is None:
             self._starting = asyncio.get_running_loop().create_task(self.models.load())
         await asyncio.shield(self._starting)
+
+    def hang_up(self) -> None:
+        """Load all models again and open the log again: SIGHUP."""
+        if self.log is not None:
+            self.log.reopen()
+        self._reloading = asyncio.get_running_loop().create_task(self.models.reload())
 
     async def close(self) -> None:
         """Finish the accepted requests and end the workers."""
@@ -149,11 +174,17 @@ class App:
         await reply_json(request.send, {"live": True})
 
     async def _ready(self, request: Request) -> None:
-        ready = self.models.ready and not self.draining
-        await reply_json(request.send, {"ready": ready}, 200 if ready else 503)
+        await reply_json(request.send, {"ready": self.ready}, 200 if self.ready else 503)
 
-    async def _metrics(self, request: Request) -> None:
+    async def _show_metrics(self, request: Request) -> None:
         await reply(request.send, 200, self.metrics.text().encode(), _PROMETHEUS)
+
+    async def _describe(self, request: Request) -> None:
+        names = list(self.config.models)
+        if request.path == "/docs":
+            await reply(request.send, 200, describe_page(names).encode(), "text/html; charset=utf-8", [_NO_SCRIPTS])
+        else:
+            await reply_json(request.send, describe_api(names))
 
     async def _reload(self, request: Request) -> None:
         self._guard.check_admin(request.headers)
@@ -188,5 +219,16 @@ class App:
             raise Refusal(error.status_code, f"There is nothing at {request.path[:100]!r}.") from error
 
     def _count(self, request: Request) -> None:
+        seconds = time.monotonic() - request.arrived
         self.metrics.requests.add(request.model, request.route, str(request.status))
-        self.metrics.seconds.observe(time.monotonic() - request.arrived, request.model, request.route)
+        self.metrics.seconds.observe(seconds, request.model, request.route)
+        if self.log is not None:
+            client = request.scope.get("client") or ("",)
+            self.log.write(
+                client=client[0],
+                method=request.scope["method"],
+                path=request.path,
+                model=request.model,
+                status=request.status,
+                ms=round(seconds * 1000, 3),
+            )

@@ -23,7 +23,7 @@ class Guard:
         self._hosts = {"localhost", config.host.lower(), *(name.lower() for name in config.allow_host)}
         self._any_host = "*" in config.allow_host or self._token is not None
 
-    def check(self, path: str, headers: Mapping[bytes, bytes], *, is_static: bool) -> None:
+    def check(self, path: str, headers: Mapping[bytes, bytes], *, is_page: bool = False) -> None:
         """Check a request; the page itself and the probes need no token.
 
         Raises:
@@ -37,7 +37,7 @@ class Guard:
         origin = headers.get(b"origin")
         if origin is not None and origin.decode("latin-1").partition("://")[2].lower() != host.lower():
             raise Refusal(403, "Requests from pages of other sites are not allowed.")
-        if self._token is not None and path not in _OPEN and not is_static:
+        if self._token is not None and path not in _OPEN and not is_page:
             self.check_token(headers)
 
     def check_admin(self, headers: Mapping[bytes, bytes]) -> None:

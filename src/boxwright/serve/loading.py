@@ -7,8 +7,9 @@ from typing import Any
 from boxwright.core.packages import require
 from boxwright.core.procfs import read_text
 from boxwright.runtimes.artifact import Artifact, is_artifact
-from boxwright.runtimes.base import Tuning
+from boxwright.runtimes.base import Session, Tuning
 from boxwright.serve.answer import Answerer
+from boxwright.serve.batching import BatchingSession
 from boxwright.tasks.models import ModelOptions, open_model
 from boxwright.tasks.predict.selfcheck import choose_artifact
 
@@ -35,6 +36,7 @@ def open_answerer(values: dict[str, Any]) -> tuple[Answerer, dict[str, Any]]:
         runtime = "onnxruntime"
     tunings = [Tuning(**one) for one in values["tunings"]]
     cv2.setNumThreads(1 if values["streams"] > 1 else 0)
+    sessions: list[Session]
     if runtime == "torch":
         require("torch", "safetensors", extra="train", by=f"{path.name!r}")
         from boxwright.tasks.checkpoint import open_checkpoint
@@ -42,6 +44,8 @@ def open_answerer(values: dict[str, Any]) -> tuple[Answerer, dict[str, Any]]:
         sessions = [open_checkpoint(path, options, device=values["device"], threads=tunings[0].threads)]
     else:
         sessions = [open_model(found, options, tuning, trust=trust) for tuning in tunings]
+    if values["batch"] > 1:
+        sessions = [BatchingSession(sessions[0], batch=values["batch"], wait_s=values["batch_wait_ms"] / 1000)]
     spec = sessions[0].spec
     facts = {"runtime": runtime, "precision": precision, "spec": spec.to_dict()}
     return Answerer(values["name"], *sessions), facts

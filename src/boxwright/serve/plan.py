@@ -6,6 +6,8 @@ from typing import Any
 
 from boxwright.core.cpu import Cpu, read_cpu, split_cores
 from boxwright.core.errors import UsageError
+from boxwright.core.packages import installed_version
+from boxwright.devices.detect import find_accelerators
 from boxwright.runtimes.artifact import is_artifact, read_artifact
 from boxwright.runtimes.autopilot import choose
 from boxwright.runtimes.base import Tuning
@@ -25,7 +27,7 @@ class WorkerPlan:
         cpus: the logical cpus of each process; empty for all of them.
         streams: pictures that a process computes side by side.
         tunings: how the model is loaded; the second one, if any, is for a picture that is alone.
-        device: where it computes.
+        devices: where each process computes.
         batch: the most pictures at once; 1 on a CPU.
         reason: the plan in words.
     """
@@ -33,19 +35,19 @@ class WorkerPlan:
     cpus: tuple[tuple[int, ...], ...]
     streams: int
     tunings: tuple[Tuning, ...]
-    device: str = "cpu"
+    devices: tuple[str, ...] = ()
     batch: int = 1
     reason: str = ""
 
     @property
     def parallel(self) -> int:
         """How many pictures are computed at a time."""
-        return len(self.cpus) * self.streams * self.batch
+        return len(self.cpus) * self.streams
 
     @property
     def capacity(self) -> int:
         """How many requests a worker holds: one waits while the others are computed."""
-        return self.streams + 1 if self.batch == 1 else 2 * self.batch
+        return self.streams + 1
 
     def start_values(self, config: ServeConfig, name: str, number: int) -> dict[str, Any]:
         """Return what a worker of this plan is started with, as JSON values."""
@@ -54,13 +56,13 @@ class WorkerPlan:
             "path": str(config.models[name].absolute()),  # links are followed when it is read: a version may be a link
             "options": asdict(config.options),
             "trust": config.trust,
-            "device": self.device,
+            "device": self.devices[number] if self.devices else "cpu",
             "tunings": [asdict(tuning) for tuning in self.tunings],
             "cpus": list(self.cpus[number]),
             "streams": self.streams,
             "batch": self.batch,
             "batch_wait_ms": config.batch_wait_ms,
-            "spare_bytes": _MOST_LARGE * config.max_pixels + _MOST_SMALL * self.streams * self.batch,
+            "spare_bytes": _MOST_LARGE * config.max_pixels + _MOST_SMALL * self.streams,
         }
 
 
@@ -73,15 +75,23 @@ def plan_workers(path: Path, config: ServeConfig, cpu: Cpu | None = None) -> Wor
     """
     cpu = cpu or read_cpu()
     in_torch = path.suffix.lower() in WEIGHTS
-    if config.device == "cuda":
-        if not in_torch:
+    gpus = _count_gpus()
+    if config.device == "cuda" and not in_torch:
+        raise UsageError(f"device='cuda' does not apply to {path.name}, which runs on the CPU. Serve a weight file.")
+    if in_torch and (config.device == "cuda" or (config.device == "auto" and gpus)):
+        gpus = max(gpus, 1)  # the worker says what is missing
+        if config.hint != "auto" or config.workers is not None:
             raise UsageError(
-                f"device='cuda' does not apply to {path.name}, which runs on the CPU. Serve a weight file."
+                "hint and workers do not apply to a GPU, which computes in batches. Set the batch, or cpu."
             )
         return WorkerPlan(
-            cpus=((),), streams=1, tunings=(Tuning(),), device="cuda", batch=config.batch,
-            reason=f"1 process on the GPU, batches of up to {config.batch}",
-        )  # fmt: skip
+            cpus=((),) * gpus,
+            streams=2 * config.batch,  # while one batch is computed, the pictures of the next one are decoded
+            tunings=(Tuning(),),
+            devices=tuple(f"cuda:{number}" for number in range(gpus)),
+            batch=config.batch,
+            reason=f"{gpus} process on a GPU each, batches of up to {config.batch}",
+        )
     runtime = read_artifact(path, verify=False).choice.runtime if is_artifact(path) else "onnxruntime"
     runtime = "eager" if in_torch else runtime
     streaming = runtime in _STREAMING
@@ -99,6 +109,13 @@ def plan_workers(path: Path, config: ServeConfig, cpu: Cpu | None = None) -> Wor
         reason = f"{found.name}; a request that is alone gets {alone.threads} threads"
     cpus = ((),) if found.here else found.cpus
     return WorkerPlan(cpus=cpus, streams=found.streams, tunings=tuple(tunings), reason=reason)
+
+
+def _count_gpus() -> int:
+    """Return how many GPUs PyTorch can probably use; torch itself is not imported here."""
+    if "+cpu" in installed_version("torch"):
+        return 0
+    return sum(accelerator.kind == "cuda" for accelerator in find_accelerators())
 
 
 def _fixed(cpu: Cpu, workers: int, *, streaming: bool) -> WorkerPlan:

@@ -122,7 +122,7 @@ async def _serve(
     try:
         if starting.done() and not starting.exception():
             with suppress(ValueError, RuntimeError):  # not in the main thread
-                loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(app.models.reload()))
+                loop.add_signal_handler(signal.SIGHUP, app.hang_up)
             if ready is not None:
                 ready(address)
         elif starting.done():

@@ -66,7 +66,7 @@ def infer(
     timings |= {stage: seconds * 1000 for stage, seconds in predictor.watch.seconds.items()} or {
         "network": (time.monotonic() - now) * 1000
     }
-    return _write(answerer.name, request, found)
+    return _write(answerer.name, head["version"], request, found)
 
 
 def _split(head: Head, body: bytes) -> tuple[bytes, bytes]:
@@ -215,7 +215,9 @@ def _from_tensor(predictor: Predictor, array: Array) -> list[Detections]:
     return found
 
 
-def _write(name: str, request: dict[str, Any], found: Sequence[Detections]) -> tuple[str, bytes, dict[str, str]]:
+def _write(
+    name: str, version: str, request: dict[str, Any], found: Sequence[Detections]
+) -> tuple[str, bytes, dict[str, str]]:
     arrays: dict[str, Array] = {
         "boxes": np.concatenate([one.boxes_xyxy for one in found]).astype("<f4"),
         "scores": np.concatenate([one.scores for one in found]).astype("<f4"),
@@ -238,7 +240,7 @@ def _write(name: str, request: dict[str, Any], found: Sequence[Detections]) -> t
         else:
             entry["data"] = array.reshape(-1).tolist()
         outputs.append(entry)
-    answer: dict[str, Any] = {"model_name": name, "model_version": "1", "outputs": outputs}
+    answer: dict[str, Any] = {"model_name": name, "model_version": version, "outputs": outputs}
     if "id" in request:
         answer["id"] = request["id"]
     text = json.dumps(answer).encode()
