@@ -28,6 +28,18 @@ _PAGE = Path(__file__).parent / "page"
 _DESCRIPTIONS = ("/openapi.json", "/docs")
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 _NO_SCRIPTS = (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
+# The page loads nothing from elsewhere, runs no inline script, and is shown in no frame of another page.
+_PAGE_HEADERS = [
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' blob:; "
+        b"media-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"permissions-policy", b"camera=(self), microphone=(), geolocation=()"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-cache"),  # asks each time whether the file is still the same
+]
 Headers = dict[bytes, bytes]
 
 
@@ -212,9 +224,14 @@ class App:
             raise Refusal(404, f"There is nothing at {request.path[:100]!r}.")
         from starlette.exceptions import HTTPException
 
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *_PAGE_HEADERS]
+            await request.send(message)
+
         scope = {**request.scope, "path": request.path, "root_path": ""}
         try:
-            await self._page(scope, request.receive, request.send)
+            await self._page(scope, request.receive, send)
         except HTTPException as error:
             raise Refusal(error.status_code, f"There is nothing at {request.path[:100]!r}.") from error
 
