@@ -6,7 +6,7 @@ The columns: AP; how much AP is lost against the original, with the 95 % bounds 
 lost against our row of the same runtime; the latency, all rows timed in turns, and its ratio to our row (above 1: the
 library is faster). The torchao row needs torchao, which is not a dependency. `--also` adds artifact folders of an older
 version, each beside the OpenVINO row. Without arguments it reads the official nano and its images from the folder
-BOXWRIGHT_TEST_DATA (default: `shared` beside the checkout). Results are explained in docs/quantisers.md.
+BOXWRIGHT_TEST_DATA (default: `shared` beside the checkout). Results are explained in docs/explanation/quantisers.md.
 """
 
 import argparse

@@ -1,11 +1,12 @@
 """python benchmarks/scale_model.py [--step-s S --gradient-mb MB --latency-us US --bandwidth-gbs GB …]
 
-Images per second of data-parallel training from 1 to 1,024 workers, by a small model (docs/scale.md). What is not given
-is measured here: the step of a nano on one core set, the bytes of its gradients, the cost of an all-reduce between two
-processes over loopback, and the writing of a checkpoint. `--check` compares the part of the model that describes one
-machine's cores with the figures that were measured on one. `--emulate` starts 1 to 16 processes on this machine whose
-computing is a sleep of normal length and whose gradients and checkpoints are real, and compares their rate with what
-the model says from the all-reduce of two of them and from the time that a checkpoint took.
+Images per second of data-parallel training from 1 to 1,024 workers, by a small model (docs/explanation/scale.md).
+What is not given is measured here: the step of a nano on one core set, the bytes of its gradients, the cost of an
+all-reduce between two processes over loopback, and the writing of a checkpoint. `--check` compares the part of the
+model that describes one machine's cores with the figures that were measured on one. `--emulate` starts 1 to 16
+processes on this machine whose computing is a sleep of normal length and whose gradients and checkpoints are real,
+and compares their rate with what the model says from the all-reduce of two of them and from the time that a
+checkpoint took.
 """
 
 import argparse

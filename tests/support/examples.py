@@ -93,6 +93,6 @@ def make_objects() -> dict[str, object]:
 collect_examples = Sybil(
     parsers=[PythonCodeBlockParser(), CodeBlockParser(language="bash", evaluator=check_commands)],
     path=str(ROOT),
-    patterns=["README.md", "docs/*.md"],
+    patterns=["README.md", "docs/*.md", "docs/*/*.md"],
     fixtures=["run_in_example_folder"],
 ).pytest()

@@ -39,8 +39,9 @@ _PRODUCT = "Multiply"
 _ARITHMETIC = ("Add", "Subtract", _PRODUCT, "Divide", "Power", "MVN", "ScaledDotProductAttention")
 _NOTE = ["boxwright", "quantisation"]
 _USUAL, _WIDE = "mean of the samples' bounds", "histogram"
-# The usual estimate loses the least AP on trained models (docs/quantisers.md). It cuts off a sample whose values are
-# far larger than the other samples', as those of a barely trained model may be. A histogram of all samples keeps them.
+# The usual estimate loses the least AP on trained models (docs/explanation/quantisers.md). It cuts off a sample whose
+# values are far larger than the other samples', as those of a barely trained model may be. A histogram of all samples
+# keeps them.
 _RANGES = {_USUAL: RangeEstimatorParametersSet.MEAN_MINMAX, _WIDE: RangeEstimatorParametersSet.HISTOGRAM}
 _COMPARED = 32  # samples on which the choice between the two is made
 

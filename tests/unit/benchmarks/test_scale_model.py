@@ -1,4 +1,4 @@
-"""The model of many workers behind docs/scale.md."""
+"""The model of many workers behind docs/explanation/scale.md."""
 
 import importlib.util
 import sys
@@ -61,7 +61,7 @@ def test_two_measured_points_predict_the_others_within_a_tenth(scale: ModuleType
 
 
 def test_the_table_of_the_page_is_what_the_model_says(scale: ModuleType):
-    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explanation" / "scale.md").read_text(encoding="utf-8")
     conditions = scale.Conditions(
         step_s=0.455, images=64, gradient_bytes=3.65e6, latency_s=50e-6, bandwidth=1.25e9, checkpoint_s=0.5,
         store_rate=5e9,
