@@ -19,6 +19,7 @@ _HOMES = {
     "create_app": "boxwright.serve.run",
     "evaluate": "boxwright.tasks.evaluate",
     "describe": "boxwright.tasks.info",
+    "get_weights": "boxwright.tasks.weights.get",
     "examine": "boxwright.tasks.doctor",
     "read_records": "boxwright.data.formats",
     "CocoEvaluator": "boxwright.evaluation.coco",

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.mirror import serve_files
 from support.shared import shared_path
 
 BLOCKED = ("torch", "lightning", "pytorch_lightning", "safetensors", "onnx", "onnxscript", "PIL", "matplotlib")
@@ -63,6 +64,22 @@ def test_info_and_doctor_say_what_they_can(model: Path, tmp_path: Path) -> None:
     assert values["parameters"] is None
     doctor = _run("doctor", cwd=tmp_path)
     assert doctor.returncode == 0, doctor.stderr
+
+
+def test_official_weights_are_fetched_and_used_by_name(
+    model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path / "cache"))
+    image = min((data / "images").glob("*.jpg"))
+    with serve_files() as mirror:
+        mirror.files["/yolox_nano.onnx"] = model.read_bytes()
+        got = _run("weights", "get", "yolox_nano", "--url", mirror.address, cwd=tmp_path)
+        assert got.returncode == 0, got.stderr
+        needs_torch = _run("weights", "get", "yolox_nano", "--format", "pth", "--url", mirror.address, cwd=tmp_path)
+    assert (needs_torch.returncode, len(mirror.seen)) == (1, 1)
+    assert "--format onnx" in needs_torch.stderr
+    done = _run("predict", "yolox_nano", image, "--save", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_weights_that_need_torch_say_which_extra_brings_it(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ VERBS = {
     "inference_demo": "alias of `optimize` with BigDL-Nano's flags",
     "benchmark": "time converted models side by side",
     "export": "write a model as ONNX, OpenVINO, TorchScript or AOTInductor, checked",
+    "weights": "fetch official weights by name, or take them from a folder, and check them",
     "info": "show a model's size, cost and classes",
     "run": "run any program with threads, cores and memory settings for this machine",
     "doctor": "show this machine and what is installed",

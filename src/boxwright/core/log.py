@@ -51,19 +51,24 @@ def configure(level: Level = "normal", *, stream: TextIO | None = None) -> None:
 
 
 @contextmanager
-def progress_bar(*, hidden: bool = False) -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a function that takes what is being done, how much is done and how much there is.
+def progress_bar(*, hidden: bool = False, in_bytes: bool = False) -> Iterator[Callable[[str, int, int], None]]:
+    """Yield a function that takes what is being done, how much is done and how much there is (0: not known).
 
     It draws a progress bar on stderr; nothing if stderr is not a terminal.
+
+    Args:
+        hidden: draw nothing.
+        in_bytes: show the numbers as sizes of data.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    counted = DownloadColumn() if in_bytes else MofNCompleteColumn()
+    columns = (TextColumn("{task.description:32}"), BarColumn(), counted, TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=hidden or not console.is_terminal) as bar:
         task = bar.add_task("", total=None)
-        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total or None)
 
 
 class _Formatter(logging.Formatter):

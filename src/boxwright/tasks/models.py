@@ -22,6 +22,7 @@ from boxwright.runtimes.autopilot import Arrangement, choose
 from boxwright.runtimes.base import Hint, Tuning
 from boxwright.runtimes.detector import DetectorSession
 from boxwright.runtimes.trust import check_files, hash_code
+from boxwright.tasks.weights.store import check_stored
 
 _log = get_logger(__name__)
 _SUFFIXES = (".safetensors", ".pth", ".onnx")
@@ -63,7 +64,7 @@ def find_model(model: str | Path) -> Path:
     """Return the file or folder of MODEL; a bare name is searched in the usual places.
 
     Raises:
-        CheckpointError: there is none; the message names these places.
+        CheckpointError: there is none, and the message names these places; or the stored weights have changed.
     """
     path = Path(os.path.expanduser(model))
     name = normalise_name(str(model))
@@ -81,12 +82,16 @@ def find_model(model: str | Path) -> Path:
         places = [Path(), Path(name), Path("weights"), Path("weights") / name, cache_folder()]
         for place in places:
             for suffix in _SUFFIXES:
-                if (place / f"{name}{suffix}").is_file():
-                    return place / f"{name}{suffix}"
+                found = place / f"{name}{suffix}"
+                if found.is_file():
+                    if place == cache_folder():
+                        check_stored(found)
+                    return found
         here = f", such as './{model}'" if os.path.exists(path) else ""
         raise CheckpointError(
-            f"No weights for {name!r} were found. Put {name}.pth, {name}.onnx or {name}.safetensors into one of "
-            f"{', '.join(repr(str(p)) for p in places)}, or give the file's path{here}. Nothing is downloaded."
+            f"No weights for {name!r} were found: run `boxwright weights get {name}`, or put {name}.pth, {name}.onnx "
+            f"or {name}.safetensors into one of {', '.join(repr(str(p)) for p in places)}, or give the file's path"
+            f"{here}."
         )
     if path.suffix:
         raise CheckpointError(f"There is no model file at {str(path)!r}. Check the path.")
