@@ -11,7 +11,12 @@ from boxwright.evaluation.coco_metrics import CocoMetrics
 
 def evaluate_files(truth_path: Path, results_path: Path) -> CocoMetrics:
     """Return the COCO numbers of a results file."""
-    truth, found = json.loads(truth_path.read_text()), json.loads(results_path.read_text())
+    return read_results(truth_path, results_path.read_bytes()).evaluate()
+
+
+def read_results(truth_path: Path, results: bytes) -> CocoEvaluator:
+    """Return an evaluator that has seen the results of a file."""
+    truth, found = json.loads(truth_path.read_text()), json.loads(results)
     categories = sorted(truth["categories"], key=lambda entry: entry["id"])
     ids = [entry["id"] for entry in categories]
     boxes = truth["annotations"]
@@ -29,4 +34,4 @@ def evaluate_files(truth_path: Path, results_path: Path) -> CocoMetrics:
         "detection_boxes_xywh": [entry["bbox"] for entry in found],
         "detection_scores": [entry["score"] for entry in found],
     }
-    return CocoEvaluator.from_state({key: np.array(values) for key, values in state.items()}).evaluate()
+    return CocoEvaluator.from_state({key: np.array(values) for key, values in state.items()})

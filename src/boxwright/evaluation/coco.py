@@ -185,23 +185,8 @@ class CocoEvaluator:
         Do not call this in a process that was forked after a call: the engine's threads do not survive a fork, and
         the call would hang. Spawned processes are fine.
         """
-        columns = self._columns()
-        engine = make_engine(self.state())
-        engine.params.max_dets = list(self._max_detections)
-        engine.evaluate()
-        # Not summarize(): it prints to stdout, and warns unless the limits are 1, 10, 100.
-        engine.accumulate()
-        tables = cast(dict[str, Any], engine.eval)
-        to_find = columns["truth_class_ids"][~columns["truth_crowd"]]
-        return CocoMetrics.from_tables(
-            tables["precision"],  # (IoU, recall, class, area, limit)
-            tables["recall"],  # (IoU, class, area, limit)
-            names=self._names,
-            truths=np.bincount(to_find, minlength=len(self._names)),
-            images=len(self),
-            detections=len(columns["detection_scores"]),
-            max_detections=self._max_detections,
-        )
+        state = self.state()
+        return read_metrics(run_engine(state), state)
 
     def _columns(self) -> dict[str, NDArray[Any]]:
         for column, (dtype, row) in _COLUMNS.items():
@@ -234,8 +219,39 @@ class CocoEvaluator:
             self._chunks[column].append(array)
 
 
-def make_engine(state: Mapping[str, NDArray[Any]]) -> COCOeval:
-    """Return hotcoco's engine over the state of an evaluator; image ids are ranks, from 0."""
+def run_engine(state: Mapping[str, NDArray[Any]]) -> COCOeval:
+    """Return hotcoco's engine after it has evaluated the state of an evaluator."""
+    engine = make_engine(state)
+    engine.params.max_dets = state["max_detections"].tolist()
+    engine.evaluate()
+    # Not summarize(): it prints to stdout, and warns unless the limits are 1, 10, 100.
+    engine.accumulate()
+    return engine
+
+
+def read_metrics(engine: COCOeval, state: Mapping[str, NDArray[Any]]) -> CocoMetrics:
+    """Return the numbers of an engine that has evaluated a state."""
+    tables = cast(dict[str, Any], engine.eval)
+    to_find = state["truth_class_ids"][~state["truth_crowd"]]
+    first, second, last = state["max_detections"].tolist()
+    return CocoMetrics.from_tables(
+        tables["precision"],  # (IoU, recall, class, area, limit)
+        tables["recall"],  # (IoU, class, area, limit)
+        names=[str(name) for name in state["names"]],
+        truths=np.bincount(to_find, minlength=len(state["names"])),
+        images=len(state["image_ids"]),
+        detections=len(state["detection_scores"]),
+        max_detections=(first, second, last),
+    )
+
+
+def make_engine(state: Mapping[str, NDArray[Any]], *, detection_areas: NDArray[np.float64] | None = None) -> COCOeval:
+    """Return hotcoco's engine over the state of an evaluator; image ids are ranks, from 0.
+
+    Args:
+        state: the evaluator's.
+        detection_areas: what counts as the area of each detection, if not its box's.
+    """
     # Equal scores are ranked by image id. Ranks in place of ids keep that order, and allow negative and huge ids.
     images = np.unique(state["image_ids"])
     truth = COCO.from_arrays(
@@ -253,7 +269,10 @@ def make_engine(state: Mapping[str, NDArray[Any]]) -> COCOeval:
         state["detection_scores"],
         state["detection_class_ids"],
     )
-    return COCOeval(truth, truth.load_res(np.column_stack(columns)), "bbox")
+    found = truth.load_res(np.column_stack(columns))
+    if detection_areas is not None:
+        found.update_anns(ids=np.arange(1, len(detection_areas) + 1), area=detection_areas)
+    return COCOeval(truth, found, "bbox")
 
 
 def _short(names: Sequence[str]) -> str:
