@@ -177,20 +177,25 @@ def find_images(file: Path, names: Sequence[str], home: Path | None = None) -> t
     """
     # Whole folders are listed because asking a network disk for 100,000 files one by one is slow.
     listings: dict[str, frozenset[str]] = {}
+    parts = [os.path.split(name) for name in names]
+    strange = {n for n, name in enumerate(names) if is_strange(name)} if home is not None else set()
 
-    def exists(root: Path, name: str) -> bool:
-        path = os.path.join(root, name)
-        if home is not None and is_strange(name) and not is_inside(path, root, home):
-            return False
-        folder, base = os.path.split(path)
-        if folder not in listings:
-            listings[folder] = list_files(folder)
-        return base in listings[folder]
+    def look_in(root: Path) -> NDArray[np.bool_]:
+        found = np.zeros(len(names), np.bool_)
+        here = {below: os.path.join(root, below) for below in {below for below, _ in parts}}
+        for folder in here.values():
+            if folder not in listings:
+                listings[folder] = list_files(folder)
+        if any(listings[folder] for folder in here.values()):
+            found[:] = [base in listings[here[below]] for below, base in parts]
+            for n in strange:
+                found[n] &= is_inside(os.path.join(root, names[n]), root, *([] if home is None else [home]))
+        return found
 
     roots = [root for root in image_roots(file) if home is None or is_inside(root, home)]
     best, best_found = roots[-1], np.zeros(len(names), np.bool_)
     for root in roots:
-        found = np.array([exists(root, name) for name in names], np.bool_)
+        found = look_in(root)
         if found.sum() > best_found.sum():
             best, best_found = root, found
         if found.all():
