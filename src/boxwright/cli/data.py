@@ -107,13 +107,15 @@ def _stats(args: argparse.Namespace) -> int:
 
 
 def _write(args: argparse.Namespace) -> int:
+    from boxwright.core.log import progress_bar
     from boxwright.tasks.data import convert_set, split_set
 
     options = {"to": args.to, "format": args.format, "link": args.link, "allow_outside": args.allow_outside}
-    if args.data_verb == "convert":
-        counts = convert_set(args.data, args.out, **options)
-    else:
-        counts = split_set(args.data, args.out, val=args.val, seed=args.seed, **options)
+    with progress_bar(hidden=args.quiet) as show:
+        if args.data_verb == "convert":
+            counts = convert_set(args.data, args.out, **options, progress=show)
+        else:
+            counts = split_set(args.data, args.out, val=args.val, seed=args.seed, **options, progress=show)
     _show(args, counts, [f"{part}: {count} images written to {args.out}" for part, count in counts.items()])
     return 0
 

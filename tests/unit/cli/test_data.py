@@ -9,6 +9,7 @@ from support.fixtures import Command
 
 from boxwright.data.formats import find_layout, read_records
 from boxwright.data.synthetic import generate_scenes
+from boxwright.tasks.data import split_set
 
 
 @pytest.fixture
@@ -42,6 +43,12 @@ def test_a_set_is_divided_and_each_part_converted(boxwright: Command, place: Pat
     assert len(read_records(tmp_path / "yolo", split="val")) == counts["val"]
     assert boxwright("data", "split", str(parts), str(tmp_path / "x")).code == 2
     assert boxwright("data", "convert", str(place), str(parts), "--to", "voc").code == 2
+
+
+def test_writing_a_set_reports_each_image(place: Path, tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int]] = []
+    counts = split_set(place, tmp_path / "parts", val=0.5, progress=lambda *report: seen.append(report))
+    assert seen == [(f"Writing {part}", i + 1, count) for part, count in counts.items() for i in range(count)]
 
 
 def test_preview_draws_as_many_pictures_as_batches(boxwright: Command, place: Path, tmp_path: Path) -> None:

@@ -15,7 +15,15 @@ from boxwright.core.errors import DataError, shorten
 from boxwright.core.files import is_inside
 from boxwright.data.formats.base import SPLIT_FOLDERS, Fault, home_of, outside, record, require_split, split_of
 from boxwright.data.formats.coco_labels import KEYS, NEGATIVE, CocoLabels, read_labels
-from boxwright.data.formats.files import CopyMode, copy_images, exported_names, find_images, is_strange, write_text
+from boxwright.data.formats.files import (
+    CopyMode,
+    Progress,
+    copy_images,
+    exported_names,
+    find_images,
+    is_strange,
+    write_text,
+)
 from boxwright.data.label_cache import cached_file
 from boxwright.data.records import Records, pack_paths, unpack_paths
 from boxwright.vision.decode import list_images
@@ -171,10 +179,12 @@ def _cached_labels(file: Path) -> CocoLabels:
     return read[0] if found is None else CocoLabels(records=found)
 
 
-def write_coco_folder(records: Records, folder: Path, split: str, images: CopyMode) -> None:
+def write_coco_folder(
+    records: Records, folder: Path, split: str, images: CopyMode, progress: Progress | None = None
+) -> None:
     """Write a set as `annotations/instances_<split>.json` and `images/<split>/`."""
     root, names = folder / "images" / split, exported_names(records)
-    copy_images(records, names, root, images)
+    copy_images(records, names, root, images, progress)
     path_bytes, path_offsets = pack_paths(names)
     moved = replace(records, root=root, path_bytes=path_bytes, path_offsets=path_offsets)
     write_coco(moved, folder / "annotations" / f"instances_{split}.json")

@@ -3,7 +3,7 @@
 import filecmp
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -26,6 +26,9 @@ _READERS = 8
 
 CopyMode = Literal["copy", "link"]
 """How images get into a written set: `copy` them, or make a symbolic `link` to each."""
+
+Progress = Callable[[int, int], None]
+"""Called with the number of images done and of all."""
 
 
 def read_text(file: Path, *, max_bytes: float = _MOST_TEXT) -> str:
@@ -123,7 +126,9 @@ def only_images(records: Records) -> Records:
     return records.select(good)
 
 
-def copy_images(records: Records, names: Sequence[str], folder: Path, how: CopyMode) -> None:
+def copy_images(
+    records: Records, names: Sequence[str], folder: Path, how: CopyMode, progress: Progress | None = None
+) -> None:
     """Copy or link every image to `folder / name`; one that is there already stays."""
     for i, name in enumerate(names):
         source, target = records.path(i), folder / name
@@ -139,6 +144,8 @@ def copy_images(records: Records, names: Sequence[str], folder: Path, how: CopyM
                 raise DataError(f"{what} another image is there. Write to an empty folder, or rename one of them.")
         except OSError as error:
             raise DataError(f"{what} {error.strerror}. Check both places.") from error
+        if progress is not None:
+            progress(i + 1, len(names))
 
 
 def is_strange(name: str) -> bool:

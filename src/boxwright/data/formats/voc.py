@@ -13,6 +13,7 @@ from boxwright.core.files import require_file
 from boxwright.data.formats.base import SPLIT_FOLDERS, Fault, record, require_split, split_of
 from boxwright.data.formats.files import (
     CopyMode,
+    Progress,
     copy_images,
     exported_names,
     label_stems,
@@ -174,7 +175,7 @@ class VocLayout:
         return sorted(found)
 
 
-def write_voc(records: Records, folder: Path, split: str, images: CopyMode) -> None:
+def write_voc(records: Records, folder: Path, split: str, images: CopyMode, progress: Progress | None = None) -> None:
     """Write a set as `Annotations/`, `JPEGImages/`, `ImageSets/Main/<split>.txt` and `labels.txt`.
 
     Reading gives the same images, sizes, boxes, classes and crowds back, in the same order. Image ids, category ids and
@@ -188,7 +189,7 @@ def write_voc(records: Records, folder: Path, split: str, images: CopyMode) -> N
     labels = folder / "labels.txt"
     if labels.exists() and read_lines(labels) != list(records.names):
         raise DataError(f"{str(labels)!r} lists other classes than the set to be written. Choose an empty folder.")
-    copy_images(records, names, folder / "JPEGImages", images)
+    copy_images(records, names, folder / "JPEGImages", images, progress)
     for i, (name, stem) in enumerate(zip(names, stems, strict=True)):
         text = format_voc_xml(records, i, os.path.basename(name))
         write_text(folder / "Annotations" / f"{stem}.xml", text, atomic=False)

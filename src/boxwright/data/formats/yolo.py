@@ -18,6 +18,7 @@ from boxwright.core.files import is_inside
 from boxwright.data.formats.base import SPLIT_FOLDERS, Fault, home_of, outside, record, require_split, split_of
 from boxwright.data.formats.files import (
     CopyMode,
+    Progress,
     copy_images,
     exported_names,
     label_stems,
@@ -196,7 +197,7 @@ class YoloLayout:
         return chosen
 
 
-def write_yolo(records: Records, folder: Path, split: str, images: CopyMode) -> None:
+def write_yolo(records: Records, folder: Path, split: str, images: CopyMode, progress: Progress | None = None) -> None:
     """Write a set as `images/<split>/`, `labels/<split>/` and `data.yaml`.
 
     Reading gives the same images, sizes, boxes and classes back, in the same order, and the category ids. Image ids and
@@ -218,7 +219,7 @@ def write_yolo(records: Records, folder: Path, split: str, images: CopyMode) -> 
                 f"The size of {str(records.path(i))!r} is unknown: the labels don't have it and the image can't be "
                 "read. Leave it out."
             )
-    copy_images(records, names, folder / "images" / split, images)
+    copy_images(records, names, folder / "images" / split, images, progress)
     for i, stem in enumerate(stems):
         single = ~records.crowd_of(i)
         text = format_label(records.boxes(i)[single], records.class_ids_of(i)[single], sizes[i])
