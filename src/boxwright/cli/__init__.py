@@ -15,6 +15,7 @@ from rich_argparse import RichHelpFormatter
 
 from boxwright import __version__
 from boxwright.cli.ending import PrintableOut, open_closed_streams, report, say, settle_streams
+from boxwright.cli.examples import EXAMPLES
 from boxwright.core import log
 from boxwright.core.signals import TERMINATED, sigterm_raises
 from boxwright.core.text import printable
@@ -33,6 +34,8 @@ VERBS = {
     "info": "show a model's size, cost and classes",
     "run": "run any program with threads, cores and memory settings for this machine",
     "doctor": "show this machine and what is installed",
+    "new": "make a folder for a project of your own: settings, a place for images and labels, a README",
+    "completion": "print a script that completes commands in bash, zsh or fish",
     "demo": "train, score and optimise on generated scenes, no data needed",
 }
 
@@ -60,6 +63,8 @@ def build_parser() -> argparse.ArgumentParser:
             group.add_argument("-v", "--verbose", action="store_true", help="say more on stderr")
             group.add_argument("-q", "--quiet", action="store_true", help="warnings and errors only")
             group.add_argument("--debug", action="store_true", help="log everything; show tracebacks")
+            if example := EXAMPLES.get(leaf.prog.removeprefix("boxwright ")):
+                leaf.epilog = f"Example: {example}"
         sub.set_defaults(run=module.run)
     return parser
 

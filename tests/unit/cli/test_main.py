@@ -1,6 +1,7 @@
 import argparse
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from support.fixtures import Command
 
 from boxwright.cli import VERBS, build_parser
+from boxwright.cli.examples import EXAMPLES
 from boxwright.core.errors import (
     BoxwrightError,
     BudgetError,
@@ -41,6 +43,16 @@ def test_every_command_has_help_and_the_same_output_options(boxwright: Command, 
     assert done.code == 0
     for option in ("--json", "--verbose", "--quiet", "--debug"):
         assert option in done.out
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_has_an_example_that_its_parser_takes(boxwright: Command, words: tuple[str, ...]) -> None:
+    example = EXAMPLES[" ".join(words)]
+    given = shlex.split(example)
+    assert given[1 : 1 + len(words)] == list(words)
+    args, rest = build_parser().parse_known_args(given[1:])
+    assert not rest or hasattr(args, "settings")
+    assert f"Example: {example}" in " ".join(boxwright(*words, "--help").out.split())
 
 
 def test_every_verb_is_a_command() -> None:

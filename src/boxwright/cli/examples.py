@@ -1,0 +1,28 @@
+"""One example of each command, shown at the end of its help."""
+
+EXAMPLES = {
+    "predict": "boxwright predict yolox_nano street.jpg",
+    "serve": "boxwright serve yolox_nano --port 8000",
+    "eval": "boxwright eval yolox_nano --data my_set",
+    "train": "boxwright train --data my_set -n yolox_nano max_epoch 50",
+    "data check": "boxwright data check my_set --report faults.json",
+    "data stats": "boxwright data stats my_set --plot stats.png",
+    "data convert": "boxwright data convert my_set my_coco_set --to coco",
+    "data split": "boxwright data split my_set my_split_set --val 0.1",
+    "data preview": "boxwright data preview my_set --out pictures",
+    "optimize": "boxwright optimize yolox_nano --data my_set",
+    "inference_demo": "boxwright inference_demo -n yolox_nano -b 1",
+    "benchmark": "boxwright benchmark yolox_nano.onnx best",
+    "export": "boxwright export yolox_nano --format onnx --decode",
+    "weights list": "boxwright weights list",
+    "weights get": "boxwright weights get yolox_nano",
+    "weights add": "boxwright weights add /media/usb/weights",
+    "weights verify": "boxwright weights verify",
+    "weights path": "boxwright weights path yolox_nano",
+    "info": "boxwright info yolox_nano",
+    "run": "boxwright run -- python my_script.py",
+    "doctor": "boxwright doctor --fix train",
+    "demo": "boxwright demo --out my_demo",
+    "new": "boxwright new my_project --names cat,dog",
+    "completion": "boxwright completion bash",
+}
