@@ -104,6 +104,10 @@ def test_a_damaged_onnx_file_in_an_artifact_is_a_model_error(tmp_path: Path) -> 
         describe(folder)
 
 
+def test_a_file_of_an_unknown_network_is_described_without_its_cost(tmp_path: Path) -> None:
+    assert describe(save_toy_onnx(tmp_path / "toy.onnx", spec=toy_spec(model="[1, 2]"))).cost.gflops is None
+
+
 def test_the_lines_for_people_hold_the_same_facts(tmp_path: Path) -> None:
     text = "\n".join(describe(save_toy_onnx(tmp_path / "toy.onnx", spec=toy_spec(model="yolox_nano"))).lines())
     for part in ("yolox_nano (onnx: ", "3: red, green, blue", "bgr255, 64x64", "raw, 84 rows", "GFLOPs"):
