@@ -14,7 +14,7 @@ from typing import Any
 from rich_argparse import RichHelpFormatter
 
 from boxwright import __version__
-from boxwright.cli.ending import PrintableOut, open_closed_streams, report, say, settle_streams
+from boxwright.cli.ending import INTERRUPTED, PrintableOut, open_closed_streams, report, settle_streams, stop
 from boxwright.cli.examples import EXAMPLES
 from boxwright.core import log
 from boxwright.core.signals import TERMINATED, sigterm_raises
@@ -82,13 +82,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             debug = args.debug
             return _run(args)
     except KeyboardInterrupt:
-        say("Stopped.")
-        return 130
+        return stop(INTERRUPTED)
     except SystemExit as end:
         if end.code != TERMINATED:  # argparse's, after --help and for a wrong option
             raise
-        say("Stopped.")
-        return TERMINATED
+        return stop(TERMINATED)
     except Exception as error:  # noqa: BLE001  the last border: whatever it is becomes a sentence and an exit code
         return report(error, debug=debug)
     finally:

@@ -115,6 +115,17 @@ def _fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     monkeypatch.setattr("boxwright.cli.info.run", fail)
 
 
+@pytest.mark.parametrize(("signal", "code"), [(SystemExit(143), 143), (KeyboardInterrupt(), 130)])
+def test_a_signal_that_native_code_makes_an_import_error_is_a_signal(
+    boxwright: Command, monkeypatch: pytest.MonkeyPatch, signal: BaseException, code: int
+) -> None:
+    error = ImportError("initialization failed")
+    error.__cause__ = signal
+    _fail_with(monkeypatch, error)
+    done = boxwright("info", "model")
+    assert (done.code, done.err) == (code, "Stopped.\n")
+
+
 def test_an_unexpected_error_is_one_line_that_names_a_file_with_the_traceback(
     boxwright: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
