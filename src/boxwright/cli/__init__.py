@@ -24,6 +24,7 @@ VERBS = {
     "predict": "find objects in images, videos and streams",
     "serve": "serve detectors over HTTP, with a page to try them",
     "eval": "score a model on a labelled set (COCO AP)",
+    "compare": "compare two models on a labelled set: AP, speed, size, changed pictures",
     "train": "train a detector",
     "data": "check, describe, convert, split and preview a labelled set",
     "optimize": "find the fastest way to run a model that keeps its accuracy",

@@ -205,9 +205,9 @@ def test_a_full_stdout_is_an_error_in_one_line() -> None:
 
 
 def test_options_can_not_be_abbreviated(boxwright: Command) -> None:
-    done = boxwright("eval", "m.onnx", "--data", "d", "--out", "raw")
+    done = boxwright("eval", "m.onnx", "--data", "d", "--output", "raw")
     assert done.code == 2
-    assert "unrecognized arguments: --out raw" in done.err
+    assert "unrecognized arguments: --output raw" in done.err
     assert boxwright("data", "check", "d", "--form", "coco").code == 2
 
 
