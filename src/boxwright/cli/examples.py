@@ -6,6 +6,7 @@ EXAMPLES = {
     "eval": "boxwright eval yolox_nano --data my_set --report",
     "compare": "boxwright compare yolox_nano best --data my_set --max-drop 0.01",
     "train": "boxwright train --data my_set -n yolox_nano max_epoch 50",
+    "tune": "boxwright tune --data my_set --trials 20 max_epoch 10",
     "data check": "boxwright data check my_set --report faults.json",
     "data stats": "boxwright data stats my_set --plot stats.png",
     "data convert": "boxwright data convert my_set my_coco_set --to coco",
