@@ -10,13 +10,13 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 from boxwright.core.environment import cache_folder
-from boxwright.core.files import write_whole
+from boxwright.core.files import walk_once, write_whole
 from boxwright.core.log import get_logger
 from boxwright.data.packed import map_records, store_records
 from boxwright.data.records import Records
@@ -74,7 +74,7 @@ def cached_files(
     """Return the labels of many files: those that an earlier reading packed, else what `make` returns, packed.
 
     Args:
-        sources: files, and folders whose files count (not those in folders below). All that the labels depend on.
+        sources: all that the labels depend on: files, and folders, of which everything below counts.
         question: what else they depend on, such as the class names that were asked for; its `repr` counts.
         make: reads them; it returns None for labels that are not to be kept.
         fresh_ns: how long ago each file must have changed for its times to be trusted.
@@ -88,6 +88,21 @@ def cached_files(
         return found
     made = make()
     return made if made is None else _keep(made, file)
+
+
+def cached_clean(sources: Iterable[Path], question: object, make: Callable[[], Records]) -> Records:
+    """Return the labels of many files as `cached_files` does, and keep them only if nothing is missing from them.
+
+    Reading them says what is missing; it must say so again next time.
+    """
+    read: list[Records] = []
+
+    def keep_clean() -> Records | None:
+        read.append(make())
+        return read[0] if not read[0].missing and (read[0].sizes_hw > 0).all() else None
+
+    found = cached_files(sources, question, keep_clean)
+    return read[0] if found is None else found
 
 
 def forget_labels() -> int:
@@ -143,6 +158,15 @@ def _stamp(file: Path) -> list[int] | None:
         return None
 
 
+def _walk(folder: Path) -> Iterator[tuple[bytes, tuple[int, int, int, int]]]:
+    """Yield the path and the numbers of every file below a folder."""
+    for place, _, _ in walk_once(folder):
+        with os.scandir(place) as entries:
+            for entry in entries:
+                if not entry.is_dir():
+                    yield os.fsencode(entry.path), _entry(entry)
+
+
 def _entry(entry: os.DirEntry[str]) -> tuple[int, int, int, int]:
     try:
         return _numbers(entry.stat())
@@ -174,15 +198,11 @@ def _state(sources: Iterable[Path], fresh_ns: int) -> str | None:
     for source in sorted(set(sources)):
         digest.update(b"\0\0" + os.fsencode(source))
         try:
-            if not source.is_dir():
-                rows = [(os.fsencode(source.name), _numbers(source.stat()))]
-            else:
-                with os.scandir(source) as entries:
-                    rows = sorted((os.fsencode(e.name), _entry(e)) for e in entries if not e.is_dir())
+            rows = sorted(_walk(source)) if source.is_dir() else [(b"", _numbers(source.stat()))]
         except OSError:
             return None
         # The times of a folder don't say that a file in it was written to, so each file counts.
-        newest = max(newest, *(time_ns for _, found in rows for time_ns in found[1:3]))
+        newest = max([newest, *(time_ns for _, found in rows for time_ns in found[1:3])])
         total += len(rows)
         for name, found in rows:
             digest.update(b"%s\0%d %d %d %d\0" % (name, *found))

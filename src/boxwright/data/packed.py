@@ -4,6 +4,7 @@ A file is a line of JSON with the names, then the arrays, each at a multiple of 
 and renamed, and says how long it is, so a file that is not whole is never used.
 """
 
+import hashlib
 import json
 import mmap
 from pathlib import Path
@@ -47,6 +48,23 @@ def store_records(records: Records, file: Path) -> None:
             array = getattr(records, name)
             out.write(array.data if array.size else b"")
             out.write(bytes(-array.nbytes % _ALIGN))
+
+
+def hash_records(records: Records) -> str:
+    """Return a hash of all that records hold.
+
+    Example:
+        >>> one = Records.from_lists(root="x", paths=["a.jpg"], boxes_xyxy=[[]], class_ids=[[]], names=["cat"])
+        >>> hash_records(one) == hash_records(one.select([0])), hash_records(one) == hash_records(one.select([]))
+        (True, False)
+    """
+    words = (str(records.root), records.names, records.category_ids, records.missing)
+    digest = hashlib.blake2b(repr(words).encode("utf-8", "surrogatepass"), digest_size=16)
+    for name in ARRAY_TYPES:
+        array = getattr(records, name)
+        digest.update(f"{name}{array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def map_records(file: Path) -> Records | None:

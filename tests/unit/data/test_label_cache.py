@@ -3,6 +3,8 @@
 import json
 import logging
 import os
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,13 @@ import pytest
 from support.records import differences
 
 from boxwright.core.errors import DataError
-from boxwright.data.formats import Fault
+from boxwright.data.formats import Fault, read_records, write_records
+from boxwright.data.formats.base import Format
 from boxwright.data.formats.coco import read_coco
-from boxwright.data.label_cache import cached_file, cached_files, forget_labels
+from boxwright.data.label_cache import FRESH_NS, cached_file, cached_files, forget_labels
 from boxwright.data.packed import map_records, store_records
 from boxwright.data.records import Records
+from boxwright.data.synthetic import generate_scenes
 
 IMAGES, BOXES = 40, 6000
 FILLING = "} , {" * 3 + "-" * 900  # what looks like the end of an object, in every annotation: 6 MB in all
@@ -186,3 +190,32 @@ def test_many_small_files_are_read_once_until_one_changes(tmp_path: Path) -> Non
     assert names() == ("reading 4",)
     assert cached_files([folder], "", make) is not None  # so fresh that their times are not trusted
     assert len(reads) == 5
+
+
+@pytest.mark.parametrize("format", ["voc", "yolo"])
+def test_folders_of_label_files_are_parsed_once(tmp_path: Path, cache: Path, format: Format) -> None:
+    """More than a thousand files, whose times are trusted when they are two seconds old."""
+    scenes = generate_scenes(tmp_path / "scenes", images=2, seed=1, size_hw=(64, 64))
+    write_records(scenes.select([0, 1]), tmp_path / "set", format)
+    labels = tmp_path / "set" / ("Annotations" if format == "voc" else "labels/train")
+    images = tmp_path / "set" / ("JPEGImages" if format == "voc" else "images/train")
+    for number in range(600):
+        for place in (labels, images):
+            source = min(place.iterdir())
+            (place / f"more{number}{source.suffix}").hardlink_to(source)
+    if format == "voc":
+        (tmp_path / "set/ImageSets/Main/train.txt").unlink()
+
+    def old_enough() -> bool:
+        return max(file.stat().st_ctime_ns for file in labels.iterdir()) < time.time_ns() - FRESH_NS
+
+    first = read_records(tmp_path / "set")
+    assert len(first) == 602
+    while not old_enough():
+        threading.Event().wait(0.1)
+    assert differences(read_records(tmp_path / "set"), first) == []
+    (packed,) = cache.glob("*.records")
+    store_records(one_box("untrue"), packed)
+    assert read_records(tmp_path / "set").names == ("untrue",)
+    (labels / f"more7{min(labels.iterdir()).suffix}").unlink()
+    assert read_records(tmp_path / "set", faults=[]).names == first.names

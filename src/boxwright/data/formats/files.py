@@ -15,14 +15,13 @@ from boxwright.core.files import is_inside, read_bytes, require_file, write_whol
 from boxwright.core.log import get_logger
 from boxwright.data.formats.base import outside
 from boxwright.data.records import PathText, Records
-from boxwright.data.threads import map_threads
+from boxwright.data.threads import READERS, map_threads
 from boxwright.vision.size import is_image
 
 _log = get_logger(__name__)
 
 _MOST_TEXT = 1 << 30
 _HEAD = 4096  # bytes that show whether a file is an image
-_READERS = 8
 
 CopyMode = Literal["copy", "link"]
 """How images get into a written set: `copy` them, or make a symbolic `link` to each."""
@@ -116,7 +115,7 @@ def only_images(records: Records) -> Records:
             return False
 
     # Waiting for the disk is most of the work, so there are more threads than cores.
-    good = np.array(list(map_threads(looks_good, len(records), _READERS)), np.bool_)
+    good = np.array(list(map_threads(looks_good, len(records), READERS)), np.bool_)
     if good.all():
         return records
     names = [records.relative_path(i) for i in np.flatnonzero(~good).tolist()]

@@ -22,7 +22,9 @@ from boxwright.data.formats.files import (
     write_text,
 )
 from boxwright.data.formats.voc_xml import VocXml, format_voc_xml, parse_voc_xml
+from boxwright.data.label_cache import cached_clean
 from boxwright.data.records import Records
+from boxwright.data.threads import READERS, map_threads, with_progress
 from boxwright.vision.decode import list_images
 
 _log = logging.getLogger(__name__)
@@ -100,6 +102,14 @@ class VocLayout:
         Coordinates are taken as written. The original VOC counts pixels from 1 and includes the last one; most tools
         that write this format today count from 0, and nothing in a file says which it is.
         """
+        if faults is not None:
+            return self._parse(split, names, faults)
+        files = [*self.lists.values(), *(file for n in _CLASS_FILES if (file := self.root / n).is_file())]
+        folders = [folder for part in self.parts.values() for folder in part]
+        question = ("voc", self.root, self.parts, split, names)
+        return cached_clean([*files, *folders], question, lambda: self._parse(split, names, None))
+
+    def _parse(self, split: str | None, names: Sequence[str] | None, faults: list[Fault] | None) -> Records:
         chosen = self._choose(split)
         classes = self._class_names() if names is None else list(names)
         root = chosen[0][0].images if len(chosen) == 1 else self.root
@@ -228,7 +238,10 @@ def _has_xml(folder: Path, *patterns: str) -> bool:
 
 def _parse_folder(folder: Path) -> dict[str, VocXml]:
     files = sorted(folder.rglob("*.xml"), key=lambda file: os.path.splitext(file)[0])
-    return {file.relative_to(folder).with_suffix("").as_posix(): parse_voc_xml(file) for file in files}
+    # Waiting for the disk is most of the work of reading small files, so there are more threads than cores.
+    xmls = map_threads(lambda n: parse_voc_xml(files[n]), len(files), READERS)
+    told = with_progress(xmls, len(files), "label files read")
+    return {xml.file.relative_to(folder).with_suffix("").as_posix(): xml for xml in told}
 
 
 def _images_by_stem(folder: Path) -> dict[str, list[str]]:
