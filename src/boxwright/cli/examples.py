@@ -12,6 +12,7 @@ EXAMPLES = {
     "data convert": "boxwright data convert my_set my_coco_set --to coco",
     "data split": "boxwright data split my_set my_split_set --val 0.1",
     "data preview": "boxwright data preview my_set --out pictures",
+    "data cache": "boxwright data cache --clear",
     "optimize": "boxwright optimize yolox_nano --data my_set",
     "inference_demo": "boxwright inference_demo -n yolox_nano -b 1",
     "benchmark": "boxwright benchmark yolox_nano.onnx best",

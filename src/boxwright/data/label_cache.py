@@ -105,16 +105,6 @@ def cached_clean(sources: Iterable[Path], question: object, make: Callable[[], R
     return read[0] if found is None else found
 
 
-def forget_labels() -> int:
-    """Remove all packed labels and return how many bytes they took."""
-    freed = 0
-    for file in _files(cache_folder("labels")):
-        with suppress(OSError):
-            freed += file.stat().st_size
-            file.unlink()
-    return freed
-
-
 def _use(file: Path) -> Records | None:
     found = map_records(file)
     if found is not None:

@@ -79,3 +79,15 @@ def test_files_outside_of_a_set_are_named_and_read_only_with_permission(
         assert boxwright(*words, "--allow-outside").code == 0
     assert boxwright("data", "stats", str(place)).code == 3
     assert boxwright("data", "stats", str(place), "--allow-outside").code == 0
+
+
+def test_cache_shows_what_is_kept_and_removes_it(
+    boxwright: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path))
+    (tmp_path / "tiles").mkdir()
+    (tmp_path / "tiles" / "one.bin").write_bytes(bytes(2_500_000))
+    assert "resized images: 2.5 MB in 1 files" in boxwright("data", "cache").out
+    removed = json.loads(boxwright("data", "cache", "--clear", "--json").out)
+    assert [(cache["name"], cache["files"]) for cache in removed] == [("labels", 0), ("reports", 0), ("tiles", 1)]
+    assert not (tmp_path / "tiles" / "one.bin").exists()

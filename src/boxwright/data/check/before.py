@@ -78,4 +78,4 @@ class CheckedBefore:
         # A file may be written again within the clock's resolution.
         if newest > time.time_ns() - self._fresh_ns:
             return None
-        return cache_folder("checks") / f"{digest.hexdigest()[:40]}.json"
+        return cache_folder("reports") / f"{digest.hexdigest()[:40]}.json"
