@@ -1,6 +1,7 @@
 """Names from files, models and data sets on their way to a terminal or a spreadsheet."""
 
 import re
+from collections.abc import Sequence
 
 # C0 and C1 (escape codes among them), and the marks that reverse the direction of what follows.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -36,3 +37,22 @@ def csv_cell(text: str) -> str:
     """
     text = printable(text, lines=False)
     return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def text_table(rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    r"""Return rows of cells as aligned lines; the first row is the heading.
+
+    Args:
+        rows: of equal length.
+        left: how many columns are aligned to the left; the others hold numbers.
+
+    Example:
+        >>> text_table([["name", "ms"], ["a", "1.5"], ["b", "10.0"]]).split("\n")
+        ['name    ms', '----  ----', 'a      1.5', 'b     10.0']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        for row in rows
+    ]
+    return "\n".join(line.rstrip() for line in [lines[0], "  ".join("-" * w for w in widths), *lines[1:]])

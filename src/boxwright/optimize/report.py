@@ -9,6 +9,7 @@ from typing import Any
 
 from boxwright.core.errors import BudgetError, CheckpointError
 from boxwright.core.files import write_whole
+from boxwright.core.text import text_table
 from boxwright.core.types import Precision
 from boxwright.optimize.candidates import METHODS, ORIGINAL, matches
 from boxwright.optimize.trial import Status
@@ -168,14 +169,9 @@ class Report:
         """Return the rows and their conditions as text."""
         head = ["method", "status", "latency ms", "p95 ms", self.settings.metric or "accuracy", "drop", "peak MB", "MB"]
         lines = [head, *(row.cells() for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        text = [
-            "  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True)))
-            for line in lines
-        ]
-        text = [text[0].rstrip(), "  ".join("-" * w for w in widths), *(line.rstrip() for line in text[1:])]
         notes = [f"  {row.method}: {remark}" for row in self.rows for remark in row.remarks()]
-        return "\n".join([*text, *(["", "notes:", *notes] if notes else []), "", *self.conditions()])
+        noted = ["", "notes:", *notes] if notes else []
+        return "\n".join([text_table(lines, left=2), *noted, "", *self.conditions()])
 
     def conditions(self) -> list[str]:
         """Return sentences on how the numbers were measured."""
