@@ -4,7 +4,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
@@ -32,12 +33,17 @@ from boxwright.core.batches import BatchForm
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import UsageError
 from boxwright.core.log import get_logger
+from boxwright.core.packages import require
+from boxwright.core.spaces import Space
 from boxwright.core.types import Precision
 from boxwright.core.world import World
 from boxwright.devices.base import Device, move
 from boxwright.devices.options import DeviceOptions
 from boxwright.launchers.allocator import read_allocator
 from boxwright.launchers.base import Launcher
+
+if TYPE_CHECKING:
+    from boxwright.accel.search.result import SearchResult
 
 _log = get_logger(__name__)
 _METRICS = ("callback_metrics", "logged_metrics", "progress_bar_metrics")
@@ -80,6 +86,9 @@ class Trainer(LightningTrainer):
         device_options: DeviceOptions | None = None,
         **lightning: Any,
     ) -> None:
+        given = {**locals(), **lightning}
+        self._given = {name: given[name] for name in given if name not in ("self", "lightning", "__class__")}
+        self._search: SearchResult | None = None
         if strategy == "auto":  # Lightning's word for its own choice
             strategy = None
         ours = catalogue.names("launcher")
@@ -222,6 +231,71 @@ class Trainer(LightningTrainer):
                 callback.dirpath, callback.current_score = state["dirpath"], state["current_score"]
             callback.load_state_dict(state)
         self.state.status = outcome["status"]
+
+    def search(
+        self,
+        make_model: Callable[..., LightningModule],
+        spaces: Mapping[str, Space],
+        *,
+        target_metric: str,
+        direction: str = "max",
+        n_trials: int = 20,
+        repeats: int = 3,
+        seed: int = 0,
+        folder: str | Path | None = None,
+        resume: bool = False,
+        **data: Any,
+    ) -> LightningModule:
+        """Search the settings of a model with TPE and Hyperband, and return a new, untrained model with the best ones.
+
+        Trial 0 is the defaults. Every trial is a `fit` with this Trainer's settings, in a process of its own. The best
+        one and the defaults are then fitted again with new seeds; unless the interval of the difference shows that it
+        is better, the model returned has the defaults. `search_summary()` has the trials.
+
+        Args:
+            make_model: a class or function that returns a LightningModule for settings as keywords.
+            spaces: `Real`, `Int`, `Categorical` or `Bool` for each setting to search.
+            target_metric: a metric that the module logs in validation; its last value counts.
+            direction: "max" or "min".
+            n_trials: how many, with the defaults.
+            repeats: how many new seeds.
+            seed: of the proposals and the trials.
+            folder: for the journal and the trials; the folder "search" in `default_root_dir` by default.
+            resume: continue the search in the folder.
+            **data: what `fit` takes beside the model: loaders, or a data module.
+
+        Raises:
+            UsageError: a setting has no default, or the folder holds a search.
+            MissingDependencyError: Optuna is not installed.
+        """
+        require("optuna", extra="tune", by="Trainer.search")
+        from boxwright.accel.search.lightning import search_model
+
+        model, self._search = search_model(
+            type(self),
+            self._given,
+            make_model,
+            spaces,
+            data,
+            target_metric=target_metric,
+            direction=direction,
+            folder=Path(self.default_root_dir, "search") if folder is None else Path(folder),
+            resume=resume,
+            trials=n_trials,
+            repeats=repeats,
+            seed=seed,
+        )
+        return model
+
+    def search_summary(self) -> "SearchResult":
+        """Return the trials of the last `search`; `table()` has them as text.
+
+        Raises:
+            UsageError: there was none.
+        """
+        if self._search is None:
+            raise UsageError("There was no search. Call search(…) first.")
+        return self._search
 
     @staticmethod
     def compile(
