@@ -34,6 +34,12 @@ _HOMES = {
     "InferenceOptimizer": "boxwright.optimize.optimizer",
     "TrainConfig": "boxwright.tasks.train.run",
     "train": "boxwright.tasks.train.run",
+    "TuneConfig": "boxwright.tasks.tune.config",
+    "tune": "boxwright.tasks.tune.run",
+    "Real": "boxwright.core.spaces",
+    "Int": "boxwright.core.spaces",
+    "Categorical": "boxwright.core.spaces",
+    "Bool": "boxwright.core.spaces",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]

@@ -27,7 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("-n", "--name", dest="model", help="the model's name (default yolox_nano)")
     add("--data", *SPELLINGS["--data"], metavar="PATH|URL", help="a set in COCO, VOC or YOLO form; a URL is fetched")
     add_data_arguments(parser, default=argparse.SUPPRESS)
-    add("-b", "--batch", *SPELLINGS["--batch"], metavar="N", type=_batch, help="images per step, or auto (default 16)")
+    add(
+        "-b",
+        "--batch",
+        *SPELLINGS["--batch"],
+        metavar="N",
+        type=parse_batch,
+        help="images per step, or auto (default 16)",
+    )
     add("-c", "--ckpt", metavar="FILE", type=as_path, help="start from these weights (.pth or .safetensors)")
     add("--resume", action="store_true", help="resume the run in the output folder")
     add("--val", type=fraction, help="fraction of the images to hold out, if the set has no splits")
@@ -70,7 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("settings", metavar="KEY VALUE", nargs="*", help="such as: max_epoch 30 clip_norm=35")
 
 
-def _batch(text: str) -> int:
+def parse_batch(text: str) -> int:
+    """Return the number of a batch size, 0 for "auto"."""
     if text == "auto":
         return 0
     if not text.isdecimal() or int(text) < 1:
