@@ -137,6 +137,18 @@ def spoil_mp4(rng: Random, data: bytes) -> bytes:
     return bytes(blob)
 
 
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    OSError,
+    ValueError,
+    NotImplementedError,
+    EOFError,
+    RuntimeError,
+)
+
+
 def spoil_zip(rng: Random, data: bytes, change: Callable[[Random, str, bytes], bytes]) -> bytes:
     """Return an archive with members changed, removed, renamed, doubled or added.
 
@@ -145,8 +157,13 @@ def spoil_zip(rng: Random, data: bytes, change: Callable[[Random, str, bytes], b
         data: the archive.
         change: takes a member's name and content and returns another content.
     """
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        members = [(info.filename, archive.read(info)) for info in archive.infolist() if not info.is_dir()]
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            members = [(info.filename, archive.read(info)) for info in archive.infolist() if not info.is_dir()]
+    except _UNREADABLE:  # an earlier change has spoilt it
+        return spoil(rng, data)
+    if not members:
+        return spoil(rng, data)
     at, action = rng.randrange(len(members)), rng.randrange(10)
     name, body = members[at]
     if action < 6:

@@ -109,8 +109,7 @@ def _value(rng: Random, name: str, models: list[str], sets: list[str]) -> str:
     if name in _SLOW:
         return rng.choice(("0", "-1", "x", "", "1", "nan"))
     if name in _PATHS and rng.random() < 0.7:
-        return rng.choice(
-            ("../out/x", "../out/a/b/c", "../out/x.json", "", "x\ny", "/dev/null", "/dev/full", *models, *sets)
-        )
+        inputs = () if name in ("--report", "--plot") else (*models, *sets)  # these may add files beside what they name
+        return rng.choice(("../out/x", "../out/a/b/c", "../out/x.json", "", "x\ny", "/dev/null", "/dev/full", *inputs))
     numbers = rng.choice((_NUMBERS, tuple(str(number) for number in NUMBERS)))
     return rng.choice(numbers) if rng.random() < 0.6 else rng.choice(_WORDS)

@@ -14,7 +14,8 @@ from typing import Any
 from rich_argparse import RichHelpFormatter
 
 from boxwright import __version__
-from boxwright.cli.ending import PrintableOut, open_closed_streams, report, say, settle_streams
+from boxwright.cli.ending import INTERRUPTED, PrintableOut, open_closed_streams, report, settle_streams, stop
+from boxwright.cli.examples import EXAMPLES
 from boxwright.core import log
 from boxwright.core.signals import TERMINATED, sigterm_raises
 from boxwright.core.text import printable
@@ -23,6 +24,7 @@ VERBS = {
     "predict": "find objects in images, videos and streams",
     "serve": "serve detectors over HTTP, with a page to try them",
     "eval": "score a model on a labelled set (COCO AP)",
+    "compare": "compare two models on a labelled set: AP, speed, size, changed pictures",
     "train": "train a detector",
     "tune": "search for better settings of a training, and prove that they are",
     "data": "check, describe, convert, split and preview a labelled set",
@@ -34,6 +36,8 @@ VERBS = {
     "info": "show a model's size, cost and classes",
     "run": "run any program with threads, cores and memory settings for this machine",
     "doctor": "show this machine and what is installed",
+    "new": "make a folder for a project of your own: settings, a place for images and labels, a README",
+    "completion": "print a script that completes commands in bash, zsh or fish",
     "demo": "train, score and optimise on generated scenes, no data needed",
 }
 
@@ -61,6 +65,8 @@ def build_parser() -> argparse.ArgumentParser:
             group.add_argument("-v", "--verbose", action="store_true", help="say more on stderr")
             group.add_argument("-q", "--quiet", action="store_true", help="warnings and errors only")
             group.add_argument("--debug", action="store_true", help="log everything; show tracebacks")
+            if example := EXAMPLES.get(leaf.prog.removeprefix("boxwright ")):
+                leaf.epilog = f"Example: {example}"
         sub.set_defaults(run=module.run)
     return parser
 
@@ -78,13 +84,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             debug = args.debug
             return _run(args)
     except KeyboardInterrupt:
-        say("Stopped.")
-        return 130
+        return stop(INTERRUPTED)
     except SystemExit as end:
         if end.code != TERMINATED:  # argparse's, after --help and for a wrong option
             raise
-        say("Stopped.")
-        return TERMINATED
+        return stop(TERMINATED)
     except Exception as error:  # noqa: BLE001  the last border: whatever it is becomes a sentence and an exit code
         return report(error, debug=debug)
     finally:

@@ -62,12 +62,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> list[argparse.ArgumentPars
     preview.add_argument(
         "--out", metavar="DIR", type=as_path, help="folder for the pictures (default runs/preview/exp…)"
     )
-    return [check, stats, convert, split, preview]
+    what = "show what is kept of sets that were read, or remove it"
+    cache = verbs.add_parser(
+        "cache",
+        help=what,
+        description=what.capitalize() + ".",
+        formatter_class=RichHelpFormatter,
+        allow_abbrev=False,
+    )
+    cache.add_argument("--clear", action="store_true", help="remove it; it is made again when it is needed")
+    return [check, stats, convert, split, preview, cache]
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the chosen subcommand and return the exit code."""
-    verbs = {"check": _check, "stats": _stats, "convert": _write, "split": _write, "preview": _preview}
+    verbs = {
+        "check": _check,
+        "stats": _stats,
+        "convert": _write,
+        "split": _write,
+        "preview": _preview,
+        "cache": _cache,
+    }
     return verbs[args.data_verb](args)
 
 
@@ -107,13 +123,15 @@ def _stats(args: argparse.Namespace) -> int:
 
 
 def _write(args: argparse.Namespace) -> int:
+    from boxwright.core.log import progress_bar
     from boxwright.tasks.data import convert_set, split_set
 
     options = {"to": args.to, "format": args.format, "link": args.link, "allow_outside": args.allow_outside}
-    if args.data_verb == "convert":
-        counts = convert_set(args.data, args.out, **options)
-    else:
-        counts = split_set(args.data, args.out, val=args.val, seed=args.seed, **options)
+    with progress_bar(hidden=args.quiet) as show:
+        if args.data_verb == "convert":
+            counts = convert_set(args.data, args.out, **options, progress=show)
+        else:
+            counts = split_set(args.data, args.out, val=args.val, seed=args.seed, **options, progress=show)
     _show(args, counts, [f"{part}: {count} images written to {args.out}" for part, count in counts.items()])
     return 0
 
@@ -137,4 +155,15 @@ def _preview(args: argparse.Namespace) -> int:
     )
     names = [str(picture) for picture in pictures]
     _show(args, names, names)
+    return 0
+
+
+def _cache(args: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from boxwright.data.caches import KINDS, clear_caches, list_caches
+
+    caches = clear_caches() if args.clear else list_caches()
+    lines = [f"{KINDS[c.name]}: {c.bytes / 1e6:.1f} MB in {c.files} files, {c.folder}" for c in caches]
+    _show(args, [asdict(c) for c in caches], ["Removed:", *lines] if args.clear else lines)
     return 0

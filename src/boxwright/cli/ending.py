@@ -11,10 +11,14 @@ from typing import Any, TextIO
 from boxwright import __version__
 from boxwright.core.errors import BoxwrightError, DataError
 from boxwright.core.files import naming
+from boxwright.core.signals import TERMINATED
 from boxwright.core.text import printable
 
 UNEXPECTED = 70
 """The exit code of an unexpected error (EX_SOFTWARE), which is a fault in Boxwright."""
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C, as a shell reports it."""
 
 _STDOUT = Path("<stdout>")
 _TRACE = "Traceback (most recent call last):"
@@ -73,8 +77,19 @@ def say(text: str) -> None:
         print(printable(text), file=sys.stderr, flush=True)
 
 
+def stop(code: int) -> int:
+    """Say that a signal has ended the command, and return the exit code."""
+    say("Stopped.")
+    return code
+
+
 def report(error: Exception, *, debug: bool) -> int:
     """Print an error as a sentence, or with its traceback, and return the exit code."""
+    # A native module that is being imported turns the exception of a signal into an ImportError.
+    if isinstance(error.__cause__, KeyboardInterrupt):
+        return stop(INTERRUPTED)
+    if isinstance(error.__cause__, SystemExit) and error.__cause__.code == TERMINATED:
+        return stop(TERMINATED)
     if isinstance(error, BrokenPipeError) and error.filename == str(_STDOUT):  # its reader has ended, as `| head` does
         return 0
     sentence, code = _describe(error)

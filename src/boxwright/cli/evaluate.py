@@ -3,6 +3,7 @@
 import argparse
 import json
 from functools import partial
+from pathlib import Path
 
 from boxwright.cli.options import (
     add_data_arguments,
@@ -13,6 +14,7 @@ from boxwright.cli.options import (
     model_options,
     positive,
 )
+from boxwright.core.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", metavar="N", type=positive, help="only the first N images")
     add_trust_argument(parser)
     parser.add_argument("--per-class", action="store_true", help="print each class too")
+    parser.add_argument(
+        "--report", action="store_true", help="also analyse the errors: report.html with pictures, and report.json"
+    )
+    parser.add_argument("--out", metavar="DIR", type=as_path, help="folder for the report (default runs/eval/exp…)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -39,7 +45,10 @@ def run(args: argparse.Namespace) -> int:
     from boxwright.tasks.evaluate import evaluate
     from boxwright.tasks.predict.predictor import Predictor, Thresholds
     from boxwright.tasks.program import keep_freed_memory
+    from boxwright.tasks.run_folders import new_run_folder
 
+    if args.out is not None and not args.report:
+        raise UsageError("--out is the folder of the report. Add --report.")
     keep_freed_memory()
     thresholds = Thresholds(conf=args.conf, nms=args.nms, class_agnostic=args.class_agnostic)
     with (
@@ -53,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
             limit=args.limit,
             progress=partial(show, "Scoring"),
             allow_outside=args.allow_outside,
+            report=(args.out or new_run_folder(Path("runs/eval"))) if args.report else None,
+            conditions={"model": str(args.model), "data": str(args.data)},
         )
     if args.json:
         print(json.dumps(result.to_dict()))
@@ -62,4 +73,7 @@ def run(args: argparse.Namespace) -> int:
             for name, values in result.metrics.per_class.items():
                 print(f"{name:20} AP {values.AP:6.3f}  AP50 {values.AP50:6.3f}  boxes {values.truths}")
         print(f"conf {args.conf:g}, nms {args.nms:g}; {result.timing}")
+        if result.report is not None:
+            print("Most AP is lost to:", *(result.worst or ("no error",)), sep="\n  ")
+            print(f"report: {result.report}")
     return 3 if result.failures else 0

@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the file and print how it compares."""
+    from boxwright.core.log import progress_bar
     from boxwright.core.packages import require
     from boxwright.core.types import Precision
 
@@ -55,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
     settings = {f.name: getattr(args, f.name) for f in fields(ExportConfig) if f.name in args}
     settings |= {"precision": Precision.parse(args.precision), "options": model_options(args)}
     config = ExportConfig(**settings, suppression=Suppression(**given) if args.nms else None)
-    written = export(args.model, args.out, config)
+    with progress_bar(hidden=args.quiet) as show:
+        show(f"Writing {args.format}", 0, 0)  # how long it takes is not known
+        written = export(args.model, args.out, config)
     print(json.dumps(written.to_dict()) if args.json else "\n".join(written.lines()))
     return 0

@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -100,6 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_batch(args: argparse.Namespace, thresholds: "Thresholds") -> int:
     """Predict a whole set into parquet files; an image that can't be read is a row with an error, not a failure."""
+    from boxwright.core.log import progress_bar
     from boxwright.core.packages import require
 
     if len(args.sources) != 1:
@@ -130,7 +132,8 @@ def _run_batch(args: argparse.Namespace, thresholds: "Thresholds") -> int:
         trust=args.trust,
         **given,
     )
-    result = predict_in_batches(config)
+    with progress_bar(hidden=args.quiet) as show:
+        result = predict_in_batches(config, partial(show, "Predicting"))
     if args.json:
         print(json.dumps(result.to_dict()))
     else:

@@ -222,9 +222,18 @@ def _processors(root: Path) -> dict[int, dict[str, str]]:
     return processors
 
 
+def cpu_flags(root: Path = Path("/")) -> frozenset[str]:
+    """Return what every core can, in Linux's words, such as "avx512_bf16"."""
+    return _flags(_processors(root).values())
+
+
+def _flags(processors: Iterable[dict[str, str]]) -> frozenset[str]:
+    every = [frozenset((p.get("flags") or p.get("Features") or "").split()) for p in processors]
+    return frozenset.intersection(*every) if every else frozenset()
+
+
 def _isa(processors: Iterable[dict[str, str]]) -> frozenset[str]:
-    every = [set((p.get("flags") or p.get("Features") or "").split()) for p in processors]
-    flags = set.intersection(*every) if every else set()
+    flags = _flags(processors)
     found = {
         "avx2": "avx2" in flags,
         # What compute libraries mean by AVX-512; Xeon Phi has avx512f without the rest.

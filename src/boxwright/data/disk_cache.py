@@ -11,9 +11,10 @@ import hashlib
 import mmap
 import os
 import shutil
+import time
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -26,14 +27,15 @@ from boxwright.core.errors import DataError
 from boxwright.core.files import whole_file
 from boxwright.core.log import get_logger
 from boxwright.data.records import PathText
-from boxwright.data.threads import map_threads
-from boxwright.data.tile import FileTiles, Tile
+from boxwright.data.threads import map_threads, with_progress
+from boxwright.data.tile import FileTiles, Tile, tile_bytes
 
 _log = get_logger(__name__)
 
 _FORMAT = 1
 _CHUNK = 64  # tiles that may be decoded before they are written
 _COMMIT_BYTES = 1 << 30
+_IN_USE_S = 86_400.0
 _GONE = (-1, -1)
 
 MappedTiles: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int32]]
@@ -93,6 +95,8 @@ def _open(files: FileTiles, file: Path, threads: int, spare_bytes: int) -> Mappe
     if index.length:
         with open(index.data_file, "rb") as data:
             pixels = np.frombuffer(mmap.mmap(data.fileno(), index.length, prot=mmap.PROT_READ), np.uint8)
+        with suppress(OSError):
+            os.utime(index.file)  # says when it was last used
     stored = int((shape[:, 0] > 0).sum())
     _log.info("Disk cache: %d of %d images in %r.", stored, images, str(index.data_file))
     return pixels, start, shape
@@ -102,7 +106,12 @@ def _complete(
     files: FileTiles, index: "_Index", missing: Sequence[tuple[int, str, tuple[int, int]]], threads: int, spare: int
 ) -> "_Index":
     """Add tiles (image, path and stamp of each) and return the index of everything that is safely on disk."""
-    _log.info("Disk cache: adding %d images to %r.", len(missing), str(index.data_file))
+    needed = int(tile_bytes(files.records, files.size_hw)[[i for i, _, _ in missing]].sum())
+    _make_room(index.file, needed + spare)
+    _log.info(
+        "Disk cache: adding %d images, about %.2f GB, to %r; %.1f GB of the disk are free.",
+        len(missing), needed / 1e9, str(index.data_file), shutil.disk_usage(index.file.parent).free / 1e9,
+    )  # fmt: skip
 
     def read(number: int) -> Tile | None:
         try:
@@ -122,7 +131,9 @@ def _complete(
                 os.fsync(data.fileno())  # the pixels first, then the index that names them
                 index.save()
 
-            tiles = map_threads(read, len(missing), threads, chunk=_CHUNK)
+            tiles = with_progress(
+                map_threads(read, len(missing), threads, chunk=_CHUNK), len(missing), "images resized"
+            )
             for (_, path, stamp), tile in zip(missing, tiles, strict=True):
                 if tile is None:
                     continue
@@ -148,6 +159,22 @@ def _complete(
             str(index.data_file), reason, len(saved.entries),
         )  # fmt: skip
     return saved
+
+
+def _make_room(file: Path, needed: int) -> None:
+    """Remove tiles of other sets, those used longest ago first, while the disk has less free than is needed.
+
+    What was used within a day stays: a run may be about to open it again.
+    """
+    with suppress(OSError):
+        others = sorted((other.stat().st_mtime, other) for other in file.parent.glob("tiles-*.npz") if other != file)
+        for used_s, other in others:
+            if shutil.disk_usage(file.parent).free >= needed or used_s > time.time() - _IN_USE_S:
+                return
+            _log.info("Disk cache: removing %r, to make room.", str(other))
+            other.unlink(missing_ok=True)
+            for data in file.parent.glob(f"{other.stem}-*.bin"):
+                data.unlink(missing_ok=True)
 
 
 @dataclass(slots=True)

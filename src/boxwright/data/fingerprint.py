@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from boxwright.core.errors import DataError, shorten
 from boxwright.data.formats.files import read_text, write_text
-from boxwright.data.records import PathText, Records
+from boxwright.data.records import PathText, Records, unpack_paths
 
 _VERSION = 1
 # The place of a hash of the file's content in locks and digests of version 1; it is always empty.
@@ -73,19 +73,25 @@ class Fingerprint:
 def fingerprint(records: Records) -> Fingerprint:
     """Return the state of a set now, by its labels and by the lengths and dates of its files; none is opened."""
     words = [name.encode("utf-8", "surrogatepass") for name in records.names]
+    root, offsets, class_ids = str(records.root), records.offsets.tolist(), records.class_ids.tolist()
+    # Cutting bytes is much faster than cutting arrays, of which there would be four for each image.
+    arrays = (records.boxes_xyxy, records.areas, records.crowd)
+    columns = [(array.tobytes(), array.nbytes // max(len(array), 1)) for array in arrays]
+    sizes = records.sizes_hw.tobytes()
 
-    def one(i: int) -> ImagePrint:
+    def one(i: int, name: str) -> ImagePrint:
+        start, end = offsets[i], offsets[i + 1]
+        parts = [data[start * width : end * width] for data, width in columns]
         # Names, not class ids: a new class must not change the labels of all images.
-        classes = b"\n".join(words[c] for c in records.class_ids_of(i).tolist())
-        parts = (records.boxes(i), records.areas_of(i), records.crowd_of(i), records.sizes_hw[i])
-        labels = _hash(b"".join(part.tobytes() for part in parts) + classes)
+        classes = b"\n".join([words[c] for c in class_ids[start:end]])
+        labels = _hash(b"".join((*parts, sizes[8 * i : 8 * i + 8], classes)))
         try:
-            status = os.stat(records.path(i))
+            status = os.stat(os.path.join(root, name))
         except (OSError, ValueError):
             return ImagePrint(-1, 0, labels)
         return ImagePrint(status.st_size, status.st_mtime_ns, labels)
 
-    images = {records.relative_path(i): one(i) for i in range(len(records))}
+    images = {name: one(i, name) for i, name in enumerate(unpack_paths(records))}
     return Fingerprint(names=records.names, category_ids=records.category_ids, images=images)
 
 

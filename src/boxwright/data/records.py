@@ -32,6 +32,9 @@ _ARRAYS: dict[str, tuple[Any, int, Literal["image", "offset", "box", "byte"]]] =
     "offsets": (np.int64, 0, "offset"),
 }
 
+ARRAY_TYPES: dict[str, Any] = {name: dtype for name, (dtype, _, _) in _ARRAYS.items()}
+"""The arrays of `Records` and their types."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Records:
@@ -265,6 +268,19 @@ def pack_paths(paths: Sequence[PathText]) -> tuple[NDArray[np.uint8], NDArray[np
     """
     encoded = [os.fspath(path).encode(*_ENCODING) for path in paths]
     return np.frombuffer(b"".join(encoded), np.uint8), _offsets([len(e) for e in encoded])
+
+
+def unpack_paths(records: Records) -> list[str]:
+    """Return all relative paths at once, which is faster than one after the other.
+
+    Example:
+        >>> two = Records.from_lists(root="x", paths=["a", "bc"], boxes_xyxy=[[]] * 2, class_ids=[[]] * 2, names=[])
+        >>> unpack_paths(two)
+        ['a', 'bc']
+    """
+    data = records.path_bytes.tobytes()
+    ends = records.path_offsets.tolist()
+    return [data[start:end].decode(*_ENCODING) for start, end in itertools.pairwise(ends)]
 
 
 def _offsets(counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:

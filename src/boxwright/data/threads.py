@@ -1,11 +1,20 @@
 """Threads that work on many images at once, and OpenCV's own threads, which are switched off beside them."""
 
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import cv2
+
+from boxwright.core.log import get_logger
+
+_log = get_logger(__name__)
+_TELL_EVERY_S = 5.0
+
+READERS = 8
+"""Threads that read many small files; most of the time they wait for the disk."""
 
 T = TypeVar("T")
 
@@ -28,6 +37,23 @@ def map_threads(work: Callable[[int], T], count: int, workers: int, *, chunk: in
     with ThreadPoolExecutor(workers, "boxwright-data") as pool:
         for start in range(0, count, chunk):
             yield from pool.map(work, range(start, min(start + chunk, count)))
+
+
+def with_progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
+    """Yield the items; every five seconds, log how many are done and how long the rest will take.
+
+    Example:
+        >>> list(with_progress(iter("ab"), 2, "label files read"))
+        ['a', 'b']
+    """
+    start = told = time.monotonic()
+    for done, item in enumerate(items, start=1):
+        yield item
+        now = time.monotonic()
+        if now - told > _TELL_EVERY_S:
+            told = now
+            left_s = (now - start) / done * (total - done)
+            _log.info("%s of %s %s, %.0f s left.", f"{done:,}", f"{total:,}", what, left_s)
 
 
 def hold_opencv_threads() -> None:

@@ -60,8 +60,24 @@ def resample_ap(table: Mapping[str, NDArray[Any]], weights: NDArray[np.int64]) -
         table: from `match_detections`.
         weights: (draws, images), images in the order of their ids.
     """
-    total = np.zeros(len(weights))
-    counted = np.zeros(len(weights))
+    return mean_ap(resample_classes(table, weights))
+
+
+def mean_ap(classes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the AP of each draw from that of its classes, (draws, classes); 0 where no class has one."""
+    there = ~np.isnan(classes)
+    scores: NDArray[np.float64] = np.where(there, classes, 0).sum(axis=1) / np.maximum(there.sum(axis=1), 1)
+    return scores
+
+
+def resample_classes(table: Mapping[str, NDArray[Any]], weights: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the AP of each class in each draw, (draws, classes); NaN where a draw has no truth box of a class.
+
+    Args:
+        table: from `match_detections`.
+        weights: (draws, images), images in the order of their ids.
+    """
+    scores = np.full((len(weights), int(table["classes"])), np.nan)
     for class_id in range(int(table["classes"])):
         to_find = weights[:, table["truth_image"][table["truth_class"] == class_id]].sum(axis=1)
         if not to_find.any():
@@ -71,11 +87,8 @@ def resample_ap(table: Mapping[str, NDArray[Any]], weights: NDArray[np.int64]) -
         step = max(1, VALUES_AT_ONCE // max(len(image), 1))
         for first in range(0, len(weights), step):
             some = slice(first, first + step)
-            there = to_find[some] > 0
             found = _class_ap(weights[some][:, image], fate, np.maximum(to_find[some], 1))
-            total[some] += np.where(there, found, 0.0)
-            counted[some] += there
-    scores: NDArray[np.float64] = total / np.maximum(counted, 1)
+            scores[some, class_id] = np.where(to_find[some] > 0, found, np.nan)
     return scores
 
 

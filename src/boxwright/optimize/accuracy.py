@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.core.bootstrap import paired_differences
 from boxwright.core.signature import Array
 from boxwright.runtimes.base import Graph
 
@@ -73,9 +75,6 @@ def measure_drop(
 ) -> Drop:
     """Return how much worse the candidate is than the original, with a paired bootstrap interval where possible.
 
-    Both are scored on the same random draws of the samples (with replacement). What both models find hard cancels out,
-    so the interval of the difference is much narrower than that of either score.
-
     `confidence` is that of each end of the interval.
     """
     sign = 1.0 if scorer.direction == "max" else -1.0
@@ -83,8 +82,9 @@ def measure_drop(
     count = original.count
     if count < 2 or candidate.count != count:
         return Drop(point=point, low=point, high=point, sure=False)
-    weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), size=draws)
-    drops = sign * (scorer.resample(original, weights) - scorer.resample(candidate, weights))
+    drops = sign * paired_differences(
+        partial(scorer.resample, original), partial(scorer.resample, candidate), samples=count, draws=draws, seed=seed
+    )
     low, high = np.quantile(drops, [1 - confidence, confidence])
     # With very few samples the point may lie outside; a bound better than the measured loss would mislead.
     return Drop(point=point, low=min(float(low), point), high=max(float(high), point), sure=True)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -26,6 +27,8 @@ from boxwright.tasks.models import normalise_name
 from boxwright.vision.draw import draw_detections
 
 Progress = Callable[[int, int], None]
+PartProgress = Callable[[str, int, int], None]
+"""Called with what is being done, the number of images done and of all."""
 
 
 def check_set(
@@ -68,6 +71,7 @@ def convert_set(
     format: Format | None = None,
     link: bool = False,
     allow_outside: bool = False,
+    progress: PartProgress | None = None,
 ) -> dict[str, int]:
     """Write every part of a set in another format and return how many images each part has."""
     refuse_filled(out)
@@ -75,7 +79,7 @@ def convert_set(
     # Joined lists (trainval) hold the same images again.
     parts = [part for part in ("train", "val", "test") if part in layout.splits]
     sets: dict[str, Records] = {part: layout.read(part) for part in parts} or {"train": layout.read(None)}
-    return _write(sets, out, to=to, link=link)
+    return _write(sets, out, to=to, link=link, progress=progress)
 
 
 def split_set(
@@ -88,6 +92,7 @@ def split_set(
     format: Format | None = None,
     link: bool = False,
     allow_outside: bool = False,
+    progress: PartProgress | None = None,
 ) -> dict[str, int]:
     """Divide a set in one piece into train and val, by the seed, and return how many images each part has.
 
@@ -101,12 +106,21 @@ def split_set(
             f"{str(data)!r} is split already ({', '.join(layout.splits)}). Use `convert` to write it elsewhere."
         )
     train, held_out = split_records(layout.read(None), val=val, seed=seed)
-    return _write({"train": train, "val": held_out}, out, to=to, link=link)
+    return _write({"train": train, "val": held_out}, out, to=to, link=link, progress=progress)
 
 
-def _write(sets: dict[str, Records], out: Path, *, to: Format, link: bool) -> dict[str, int]:
+def _write(
+    sets: dict[str, Records], out: Path, *, to: Format, link: bool, progress: PartProgress | None
+) -> dict[str, int]:
     return {
-        part: write_records(records, out, to, split=part, images="link" if link else "copy")
+        part: write_records(
+            records,
+            out,
+            to,
+            split=part,
+            images="link" if link else "copy",
+            progress=None if progress is None else partial(progress, f"Writing {part}"),
+        )
         for part, records in sets.items()
     }
 

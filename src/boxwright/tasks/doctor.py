@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from boxwright import __version__
 from boxwright.accel.plan import Plan, Request
 from boxwright.core.catalogue import load
 from boxwright.core.cpu import Cpu, read_cpu
+from boxwright.core.errors import MissingDependencyError, check_choice
 from boxwright.core.memory import Memory, read_memory
 from boxwright.core.types import Precision
 from boxwright.devices.detect import Accelerator, Plugin, find_accelerators, find_plugins
@@ -183,6 +185,52 @@ def install_command(extra: str) -> str:
         "pip install 'boxwright[onnx]'"
     """
     return f"pip install 'boxwright[{extra}]'" if extra else "pip install boxwright"
+
+
+def missing_of(extras: Iterable[str], requirements: Iterable[str] | None = None) -> tuple[str, ...]:
+    """Return the packages that extras need, and the extras that they name, and that are not installed.
+
+    Args:
+        extras: names of extras.
+        requirements: as package metadata spells them; None for Boxwright's own.
+
+    Raises:
+        UsageError: there is no such extra.
+
+    Example:
+        >>> missing_of(["all"], ["no-such-package; extra == 'one'", "boxwright[one]; extra == 'all'"])
+        ('no-such-package',)
+    """
+    lines = list(metadata.requires("boxwright") or () if requirements is None else requirements)
+    found = [(match, line) for line in lines if (match := _REQUIREMENT.match(line)) and match["extra"]]
+    known = sorted({match["extra"] for match, _ in found})
+    todo, done = list(extras), set[str]()
+    missing: dict[str, None] = {}
+    while todo:
+        extra = todo.pop(0)
+        check_choice("extra", extra, known)
+        done.add(extra)
+        for match, line in found:
+            if match["extra"] != extra:
+                continue
+            if match["name"] == "boxwright":
+                named = line.partition("[")[2].partition("]")[0].split(",")
+                todo += [name for name in named if name not in done and name not in todo]
+            elif _find_package(match["name"], extra).version is None:
+                missing[match["name"]] = None
+    return tuple(missing)
+
+
+def install_words(extras: Iterable[str]) -> list[str]:
+    """Return the command that installs extras of this version into this Python.
+
+    Raises:
+        MissingDependencyError: this Python has no pip.
+    """
+    wanted = f"boxwright[{','.join(extras)}]=={__version__}"
+    if find_spec("pip") is None:
+        raise MissingDependencyError(f"This Python has no pip. Install {wanted!r} with the program that made it.")
+    return [sys.executable, "-m", "pip", "install", wanted]
 
 
 def _extra_facts(extra: str, packages: Iterable[Package]) -> dict[str, Any]:

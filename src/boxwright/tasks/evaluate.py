@@ -1,7 +1,7 @@
 """Scoring a detector on a labelled set: COCO AP over all images. It needs no torch for `.onnx` and artifacts."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ class Evaluation:
         missing: images that the annotations name and that do not exist; left out too.
         images_per_s: speed of this evaluation, decoding included.
         timing: the same in one line, with the time of each step.
+        worst: the errors that cost most, as lines of text; empty without a report.
+        report: the page, if one was asked for.
     """
 
     metrics: Any  # CocoMetrics; its module needs an optional package
@@ -43,10 +45,14 @@ class Evaluation:
     missing: tuple[str, ...]
     images_per_s: float
     timing: str
+    worst: tuple[str, ...] = ()
+    report: Path | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers as plain JSON values: `AP`, `AP50`, … first."""
         values: dict[str, Any] = self.metrics.to_dict()
+        if self.report is not None:
+            values |= {"worst": list(self.worst), "report": str(self.report)}
         return values | {
             "conf": self.thresholds.conf,
             "nms": self.thresholds.nms,
@@ -64,6 +70,8 @@ def evaluate(
     limit: int | None = None,
     progress: Progress | None = None,
     allow_outside: bool = False,
+    report: Path | None = None,
+    conditions: Mapping[str, str] | None = None,
 ) -> Evaluation:
     """Return the COCO metrics of a predictor on a labelled set.
 
@@ -76,6 +84,8 @@ def evaluate(
         limit: score only this many images, the first ones.
         progress: called with the number of images done and of all.
         allow_outside: also read files that the set names outside of its folder.
+        report: also analyse the errors, and write `report.html` and `report.json` into this folder.
+        conditions: what the report says about the model and the data.
 
     Raises:
         DataError: the set can't be read, or none of its images can.
@@ -89,7 +99,7 @@ def evaluate(
     evaluator, failures = collect(predictor, records, batch=batch, progress=progress)
     if not len(evaluator):
         raise DataError(f"None of the {len(records)} images could be read. First: {failures[0].error}")
-    return Evaluation(
+    result = Evaluation(
         metrics=evaluator.evaluate(),
         thresholds=predictor.thresholds,
         failures=tuple(failures),
@@ -97,6 +107,22 @@ def evaluate(
         images_per_s=len(evaluator) / max(predictor.watch.elapsed_s, 1e-9),
         timing=predictor.watch.report(len(evaluator)),
     )
+    return result if report is None else _write_report(report, result, evaluator, records, conditions or {})
+
+
+def _write_report(
+    folder: Path, result: Evaluation, evaluator: Any, records: Records, conditions: Mapping[str, str]
+) -> Evaluation:
+    from boxwright.evaluation.analysis import analyse
+    from boxwright.tasks.evaluation_report import write_report
+
+    analysis = analyse(evaluator)
+    said = {**conditions, "thresholds": f"conf {result.thresholds.conf:g}, nms {result.thresholds.nms:g}"}
+    said["speed of this evaluation"] = result.timing
+    page = write_report(
+        folder, analysis, records, said, {k: v for k, v in result.to_dict().items() if k != "per_class"}
+    )
+    return replace(result, worst=tuple(analysis.worst()), report=page)
 
 
 def collect(

@@ -86,7 +86,7 @@ def describe(model: str | Path, options: ModelOptions | None = None) -> ModelInf
         session.close()
     files = [path] if path.is_file() else [p for p in path.iterdir() if p.is_file()]
     kind = "artifact" if path.is_dir() else "onnx" if path.suffix.lower() == ".onnx" else "checkpoint"
-    cost = _network_cost(spec) if spec.model else Cost()
+    cost = _network_cost(spec) if spec.model in SIZES else Cost()  # a file may name any network
     onnx_files = [p for p in files if p.suffix.lower() == ".onnx"]
     if cost.parameters is None and onnx_files:
         cost = _onnx_cost(onnx_files[0])

@@ -116,10 +116,18 @@ def read_spec(graph: OnnxGraph) -> Spec | None:
 
 
 def measure_cost(path: Path) -> Cost:
-    """Return the number of weights in the file; its FLOPs are not counted."""
-    import onnx  # here: running a file needs onnxruntime alone
+    """Return the number of weights in the file; its FLOPs are not counted.
 
-    graph = onnx.load(path, load_external_data=False).graph
+    Raises:
+        CheckpointError: it is not an ONNX file.
+    """
+    import onnx  # here: running a file needs onnxruntime alone
+    from google.protobuf.message import DecodeError
+
+    try:
+        graph = onnx.load(path, load_external_data=False).graph
+    except DecodeError as error:
+        raise CheckpointError(f"{str(path)!r} is not a whole ONNX file: {error}. Convert the model again.") from error
     return Cost(parameters=sum(prod(t.dims) for t in graph.initializer if t.data_type == onnx.TensorProto.FLOAT))
 
 

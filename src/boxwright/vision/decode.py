@@ -267,6 +267,18 @@ def parse_header(data: bytes | BinaryIO) -> ImageHeader | None:
     return _jpeg_header(stream) if start.startswith(_JPEG) else None
 
 
+def looks_whole(stream: BinaryIO) -> bool:
+    """Return whether a JPEG or PNG ends as whole ones do; other bytes may follow that end, so False proves nothing.
+
+    Example:
+        >>> looks_whole(io.BytesIO(cv2.imencode(".png", np.zeros((4, 6), np.uint8))[1].tobytes()))
+        True
+    """
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(max(size - len(_PNG_END), 0))
+    return stream.read().endswith((_JPEG_END, _PNG_END))
+
+
 def list_images(folder: str | os.PathLike[str], *, recursive: bool = False) -> list[Path]:
     """Return the images in a folder, sorted; hidden files and folders don't count.
 

@@ -1,5 +1,8 @@
 """The fused training operators against the plain ones they stand for."""
 
+import ctypes
+import os
+import shutil
 import subprocess
 import sys
 from copy import deepcopy
@@ -11,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from boxwright.accel.kernels import NormSilu, StridedDepthwise, native
+from boxwright.accel.kernels.compiler import VARIANTS, compile_library
+from boxwright.core.cpu import cpu_flags
 
 BF16_STEP = 2.0**-8
 
@@ -188,6 +193,110 @@ def test_a_strided_depthwise_convolution_in_fp32_is_the_plain_one() -> None:
     conv = nn.Conv2d(8, 8, 3, stride=2, padding=1, groups=8, bias=False)
     x = torch.randn(1, 8, 6, 6)
     assert torch.equal(StridedDepthwise.of(conv)(x), conv(x))
+
+
+@pytest.fixture(scope="module")
+def prebuilt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The libraries of a platform wheel."""
+    folder = tmp_path_factory.mktemp("prebuilt")
+    compiler = shutil.which("cc") or ""
+    for name, (target, _) in VARIANTS.items():
+        compile_library(compiler, Path(native.__file__).parent, folder / f"{name}.so", target)
+    return folder
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_each_library_of_a_wheel_gives_the_exact_result_rounded(
+    prebuilt: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    if not VARIANTS[name][1] <= cpu_flags():
+        pytest.skip(f"this processor does not run {name}")
+    kernels = ctypes.CDLL(str(prebuilt / f"{name}.so"))
+    monkeypatch.setattr("boxwright.accel.kernels.norm_silu.load_kernels", lambda: kernels)
+    torch.manual_seed(0)
+    norm = _norm(32)
+    plain = nn.Sequential(deepcopy(norm).double(), nn.SiLU())
+    for dtype, step in ((torch.float32, 1e-5), (torch.bfloat16, BF16_STEP)):
+        x = torch.randn(3, 32, 7, 9).to(dtype).contiguous(memory_format=torch.channels_last)
+        dy = torch.randn_like(x)
+        y, dx = _backward(NormSilu.of(deepcopy(norm)), x, dy)
+        expected_y, expected_dx = _backward(plain, x.double(), dy.double())
+        torch.testing.assert_close(y.double(), expected_y, rtol=step, atol=1e-4)
+        torch.testing.assert_close(dx.double(), expected_dx, rtol=2 * step, atol=2 * step)
+
+
+def test_the_fastest_library_that_the_processor_runs_is_chosen(tmp_path: Path) -> None:
+    (v4_bf16, v4, v3) = VARIANTS
+    for name in VARIANTS:
+        (tmp_path / f"{name}.so").touch()
+
+    def chosen(flags: frozenset[str]) -> str | None:
+        found = native.find_prebuilt(tmp_path, flags)
+        return found and found.stem
+
+    assert chosen(VARIANTS[v4_bf16][1] | {"sse2"}) == v4_bf16
+    assert chosen(VARIANTS[v4][1]) == v4
+    assert chosen(VARIANTS[v3][1] | {"avx512f"}) == v3
+    assert chosen(frozenset({"sse2"})) is None
+    assert native.find_prebuilt(tmp_path / "none", VARIANTS[v4_bf16][1]) is None
+
+
+def _load_elsewhere(prebuilt: Path, **env: str) -> tuple[bool, list[str]]:
+    """Load the kernels in a process of its own; return whether there are any, and the lines of the log."""
+    code = (
+        "import pathlib, torch\n"
+        "from boxwright.accel.kernels import native\n"
+        "from boxwright.core import log\n"
+        "log.configure()\n"
+        f"native.PREBUILT = pathlib.Path({str(prebuilt)!r})\n"
+        "print(native.load_kernels() is not None)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip() == "True", done.stderr.splitlines()
+
+
+def test_a_wheels_kernels_need_no_compiler_and_no_home(prebuilt: Path, tmp_path: Path) -> None:
+    if native.find_prebuilt(prebuilt, cpu_flags()) is None:
+        pytest.skip("this processor is older than x86-64-v3")
+    (tmp_path / "file").touch()
+    loaded = _load_elsewhere(prebuilt, PATH=str(tmp_path), BOXWRIGHT_CACHE=str(tmp_path / "file" / "cache"))
+    assert loaded == (True, [])
+
+
+def test_libraries_that_do_not_load_here_are_compiled_again_and_one_line_says_so(tmp_path: Path) -> None:
+    # As on a system with another C library: what the library names is not there.
+    source, libc = tmp_path / "empty.c", tmp_path / "libc.musl-x86_64.so.1"
+    source.write_text("int nothing;")
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(libc), f"-Wl,-soname,{libc.name}"], check=True)
+    for name in VARIANTS:
+        link = [
+            "cc",
+            "-shared",
+            "-fPIC",
+            "-Wl,--no-as-needed",
+            str(source),
+            str(libc),
+            "-o",
+            str(tmp_path / f"{name}.so"),
+        ]
+        subprocess.run(link, check=True)
+    libc.unlink()
+    if native.find_prebuilt(tmp_path, cpu_flags()) is None:
+        pytest.skip("this processor is older than x86-64-v3")
+    loaded, lines = _load_elsewhere(tmp_path)
+    assert loaded
+    assert len(lines) == 1
+    assert "do not load here, so they are compiled: libc.musl-x86_64.so.1" in lines[0]
+
+
+def test_without_a_place_to_keep_them_they_are_compiled_for_the_process_and_one_line_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()  # root may write to a read-only folder, but never below a file
+    loaded, lines = _load_elsewhere(tmp_path / "none", BOXWRIGHT_CACHE=str(tmp_path / "file" / "cache"))
+    assert loaded
+    assert len(lines) == 1
+    assert "can't be kept, so they are compiled for this process alone" in lines[0]
 
 
 def test_without_a_compiler_the_plain_operators_run(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from support.fixtures import Command
 
 from boxwright.data.formats import find_layout, read_records
 from boxwright.data.synthetic import generate_scenes
+from boxwright.tasks.data import split_set
 
 
 @pytest.fixture
@@ -44,6 +45,12 @@ def test_a_set_is_divided_and_each_part_converted(boxwright: Command, place: Pat
     assert boxwright("data", "convert", str(place), str(parts), "--to", "voc").code == 2
 
 
+def test_writing_a_set_reports_each_image(place: Path, tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int]] = []
+    counts = split_set(place, tmp_path / "parts", val=0.5, progress=lambda *report: seen.append(report))
+    assert seen == [(f"Writing {part}", i + 1, count) for part, count in counts.items() for i in range(count)]
+
+
 def test_preview_draws_as_many_pictures_as_batches(boxwright: Command, place: Path, tmp_path: Path) -> None:
     done = boxwright(
         "data", "preview", str(place), "--out", str(tmp_path / "p"), "--size", "64", "-b", "3", "--batches", "2"
@@ -72,3 +79,15 @@ def test_files_outside_of_a_set_are_named_and_read_only_with_permission(
         assert boxwright(*words, "--allow-outside").code == 0
     assert boxwright("data", "stats", str(place)).code == 3
     assert boxwright("data", "stats", str(place), "--allow-outside").code == 0
+
+
+def test_cache_shows_what_is_kept_and_removes_it(
+    boxwright: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path))
+    (tmp_path / "tiles").mkdir()
+    (tmp_path / "tiles" / "one.bin").write_bytes(bytes(2_500_000))
+    assert "resized images: 2.5 MB in 1 files" in boxwright("data", "cache").out
+    removed = json.loads(boxwright("data", "cache", "--clear", "--json").out)
+    assert [(cache["name"], cache["files"]) for cache in removed] == [("labels", 0), ("reports", 0), ("tiles", 1)]
+    assert not (tmp_path / "tiles" / "one.bin").exists()

@@ -1,6 +1,7 @@
 import argparse
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from support.fixtures import Command
 
 from boxwright.cli import VERBS, build_parser
+from boxwright.cli.examples import EXAMPLES
 from boxwright.core.errors import (
     BoxwrightError,
     BudgetError,
@@ -41,6 +43,16 @@ def test_every_command_has_help_and_the_same_output_options(boxwright: Command, 
     assert done.code == 0
     for option in ("--json", "--verbose", "--quiet", "--debug"):
         assert option in done.out
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_has_an_example_that_its_parser_takes(boxwright: Command, words: tuple[str, ...]) -> None:
+    example = EXAMPLES[" ".join(words)]
+    given = shlex.split(example)
+    assert given[1 : 1 + len(words)] == list(words)
+    args, rest = build_parser().parse_known_args(given[1:])
+    assert not rest or hasattr(args, "settings")
+    assert f"Example: {example}" in " ".join(boxwright(*words, "--help").out.split())
 
 
 def test_every_verb_is_a_command() -> None:
@@ -101,6 +113,17 @@ def _fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
         raise error
 
     monkeypatch.setattr("boxwright.cli.info.run", fail)
+
+
+@pytest.mark.parametrize(("signal", "code"), [(SystemExit(143), 143), (KeyboardInterrupt(), 130)])
+def test_a_signal_that_native_code_makes_an_import_error_is_a_signal(
+    boxwright: Command, monkeypatch: pytest.MonkeyPatch, signal: BaseException, code: int
+) -> None:
+    error = ImportError("initialization failed")
+    error.__cause__ = signal
+    _fail_with(monkeypatch, error)
+    done = boxwright("info", "model")
+    assert (done.code, done.err) == (code, "Stopped.\n")
 
 
 def test_an_unexpected_error_is_one_line_that_names_a_file_with_the_traceback(
@@ -182,9 +205,9 @@ def test_a_full_stdout_is_an_error_in_one_line() -> None:
 
 
 def test_options_can_not_be_abbreviated(boxwright: Command) -> None:
-    done = boxwright("eval", "m.onnx", "--data", "d", "--out", "raw")
+    done = boxwright("eval", "m.onnx", "--data", "d", "--output", "raw")
     assert done.code == 2
-    assert "unrecognized arguments: --out raw" in done.err
+    assert "unrecognized arguments: --output raw" in done.err
     assert boxwright("data", "check", "d", "--form", "coco").code == 2
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from boxwright.core.errors import DataError
 from boxwright.data.cache import TileCache, open_cache
+from boxwright.data.disk_cache import map_tiles
 from boxwright.data.records import Records
 from boxwright.data.synthetic import draw_scene, generate_scenes
 from boxwright.data.tile import FileTiles
@@ -270,3 +271,18 @@ def test_two_processes_share_one_cache(records: Records, tmp_path: Path) -> None
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert [process.communicate(timeout=120)[0].strip() for process in both] == ["8", "8"]
     assert data_file(tmp_path / "cache").stat().st_size == 8 * TILE_BYTES
+
+
+def test_tiles_that_were_not_used_for_long_make_room_for_new_ones(
+    records: Records, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def open_tiles(size: int, spare_bytes: int = 0) -> None:
+        map_tiles(FileTiles(records, (size, size)), folder=tmp_path, threads=1, spare_bytes=spare_bytes)
+
+    for size in (32, 64):
+        open_tiles(size)
+    (old,) = tmp_path.glob("tiles-32x32-*.npz")
+    os.utime(old, (0, 0))
+    open_tiles(96, spare_bytes=1 << 60)  # more than any disk has
+    assert list(tmp_path.glob("tiles-32x32-*.npz")) == list(tmp_path.glob("tiles-32x32-*.bin")) == []
+    assert len(list(tmp_path.glob("tiles-64x64-*.npz"))) == 1  # in use today

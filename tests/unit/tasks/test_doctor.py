@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -223,3 +224,42 @@ def test_examining_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "set()"
+
+
+def _fix(tmp_path: Path, answer: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run `doctor --fix` of an extra that is never complete here, with a pip that only writes down its arguments."""
+    (tmp_path / "pip").mkdir(exist_ok=True)
+    (tmp_path / "pip" / "__init__.py").touch()
+    note = tmp_path / "note"
+    (tmp_path / "pip" / "__main__.py").write_text(
+        f"import pathlib, sys; pathlib.Path({str(note)!r}).write_text(' '.join(sys.argv[1:])); print('from pip')"
+    )
+    return subprocess.run(
+        [sys.executable, "-m", "boxwright", "doctor", "--fix", "ipex", *words],
+        input=answer, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+
+
+def test_fix_shows_the_command_and_runs_it_if_confirmed(tmp_path: Path) -> None:
+    command = f"install boxwright[ipex]=={boxwright.__version__}"
+    refused = _fix(tmp_path, "\n")
+    assert (refused.returncode, refused.stdout) == (0, "Nothing was installed.\n")
+    assert f"-m pip install 'boxwright[ipex]=={boxwright.__version__}'" in refused.stderr
+    assert not (tmp_path / "note").exists()
+    agreed = _fix(tmp_path, "y\n")
+    assert (tmp_path / "note").read_text() == command
+    assert (agreed.returncode, agreed.stdout) == (0, "")
+    assert "from pip" in agreed.stderr
+    (tmp_path / "note").unlink()
+    unasked = json.loads(_fix(tmp_path, "", "--yes", "--json").stdout)
+    assert unasked["ran"]
+    assert (tmp_path / "note").read_text() == command
+
+
+def test_fix_of_an_unknown_extra_or_a_yes_to_nothing_is_a_usage_error(boxwright: Command) -> None:
+    assert boxwright("doctor", "--fix", "trian").err.startswith(
+        "UsageError: Unknown extra 'trian'. Did you mean 'train'"
+    )
+    assert boxwright("doctor", "--yes").code == 2
+    nothing = boxwright("doctor", "--fix", "eval")
+    assert nothing.out == "Nothing is missing of eval.\n"

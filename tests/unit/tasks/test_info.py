@@ -92,6 +92,22 @@ def test_an_onnx_file_tells_its_weights_and_says_that_it_cannot_tell_more(tmp_pa
     assert "GFLOPs are counted on the network" in info.note
 
 
+def test_a_damaged_onnx_file_in_an_artifact_is_a_model_error(tmp_path: Path) -> None:
+    folder = tmp_path / "art"
+    source = Source.of(lively_nano(), (torch.zeros(1, 3, 64, 64),))
+    write_artifact(source, Choice(runtime="eager"), folder, spec=Spec(names=("a", "b", "c"), size_hw=(64, 64)))
+    (folder / "model.onnx").write_bytes(b"\xff" * 30)
+    values = json.loads((folder / "artifact.json").read_text())
+    values["files"]["model.onnx"] = hash_file(folder / "model.onnx")
+    (folder / "artifact.json").write_text(json.dumps(values))
+    with pytest.raises(CheckpointError, match=r"model.onnx' is not a whole ONNX file"):
+        describe(folder)
+
+
+def test_a_file_of_an_unknown_network_is_described_without_its_cost(tmp_path: Path) -> None:
+    assert describe(save_toy_onnx(tmp_path / "toy.onnx", spec=toy_spec(model="[1, 2]"))).cost.gflops is None
+
+
 def test_the_lines_for_people_hold_the_same_facts(tmp_path: Path) -> None:
     text = "\n".join(describe(save_toy_onnx(tmp_path / "toy.onnx", spec=toy_spec(model="yolox_nano"))).lines())
     for part in ("yolox_nano (onnx: ", "3: red, green, blue", "bgr255, 64x64", "raw, 84 rows", "GFLOPs"):

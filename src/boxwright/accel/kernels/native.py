@@ -1,4 +1,4 @@
-"""The C kernels, compiled for this machine on first use and kept in the user's cache folder."""
+"""The C kernels: those of the wheel, or compiled for this machine on first use and kept in the user's cache folder."""
 
 import ctypes
 import hashlib
@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from boxwright.accel.kernels.compiler import FLAGS, SOURCES, TIMEOUT_S, VARIANTS, compile_library
+from boxwright.core.cpu import cpu_flags
 from boxwright.core.environment import cache_folder
 from boxwright.core.files import is_private
 from boxwright.core.log import get_logger
@@ -20,25 +22,50 @@ _log = get_logger(__name__)
 TYPES = {torch.float32: "f32", torch.bfloat16: "bf16"}
 """The types of values that the kernels have, and their names there."""
 
-_SOURCES = ("kernels.c", "vectors.inc", "norm_silu.inc", "depthwise.inc")
-# -fno-math-errno and -fno-trapping-math change no value; they let the compiler use vectors.
-_FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-fopenmp")
-_TIMEOUT_S = 120
+_TARGET = ("-march=native",)
+
+PREBUILT = Path(__file__).parent / "prebuilt"
+"""The folder with the libraries that a platform wheel carries; it is missing elsewhere."""
 
 
 @cache
 def load_kernels() -> ctypes.CDLL | None:
-    """Return the compiled kernels, or None where there is no C compiler or it fails; the log says why."""
+    """Return the kernels of the wheel, or else compile them; None where neither works, and the log says why."""
+    carried = find_prebuilt(PREBUILT, cpu_flags())
+    if carried is not None:
+        try:
+            return ctypes.CDLL(str(carried))
+        except OSError as error:
+            _log.info("The wheel's training kernels do not load here, so they are compiled: %s", error)
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         _log.info("No C compiler (cc, gcc, clang) was found: training uses PyTorch's own, slower operators.")
         return None
     try:
-        return ctypes.CDLL(str(_build(compiler, cache_folder("kernels"))))
+        return _compile_and_load(compiler)
     except (OSError, subprocess.SubprocessError) as error:
         reason = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else str(error)
         _log.warning("The training kernels could not be built (PyTorch's own operators run instead): %s", reason)
         return None
+
+
+def find_prebuilt(folder: Path, flags: frozenset[str]) -> Path | None:
+    """Return the fastest library in a folder that runs on a processor with these flags, or None."""
+    for name, (_, needed) in VARIANTS.items():
+        library = folder / f"{name}.so"
+        if needed <= flags and library.is_file():
+            return library
+    return None
+
+
+def _compile_and_load(compiler: str) -> ctypes.CDLL:
+    folder = cache_folder("kernels")
+    try:
+        return ctypes.CDLL(str(_build(compiler, folder)))
+    except OSError as error:
+        _log.info("The training kernels can't be kept, so they are compiled for this process alone: %s", error)
+    with tempfile.TemporaryDirectory(prefix="boxwright-kernels-") as scratch:  # once loaded, the file is not needed
+        return ctypes.CDLL(str(_build(compiler, Path(scratch))))
 
 
 def find_kernel(kernels: ctypes.CDLL, name: str, x: Tensor) -> Any:
@@ -70,24 +97,19 @@ def _build(compiler: str, folder: Path) -> Path:
     here = Path(__file__).parent
     # The compiler's macros include its version and the instruction sets of this CPU.
     defined = subprocess.run(
-        [compiler, "-march=native", "-dM", "-E", "-x", "c", "/dev/null"],
-        capture_output=True, text=True, check=True, timeout=_TIMEOUT_S,
+        [compiler, *_TARGET, "-dM", "-E", "-x", "c", "/dev/null"],
+        capture_output=True, text=True, check=True, timeout=TIMEOUT_S,
     ).stdout  # fmt: skip
-    digest = hashlib.sha256(repr((_FLAGS, defined)).encode())
-    for name in _SOURCES:
+    digest = hashlib.sha256(repr((FLAGS, _TARGET, defined)).encode())
+    for name in SOURCES:
         digest.update((here / name).read_bytes())
     library = folder / f"kernels-{digest.hexdigest()[:16]}.so"
     if is_private(library):  # others may be able to write to the folder, and it is code
         return library
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        objects, built = Path(scratch) / "kernels.o", Path(scratch) / library.name
-        compile_ = [compiler, *_FLAGS, "-c", str(here / "kernels.c"), "-o", str(objects)]
-        # Linked without -fopenmp, so that OpenMP's functions and threads are those of the library that torch has
-        # loaded. A second OpenMP in the process would compete for the cores.
-        link = [compiler, "-shared", str(objects), "-o", str(built), "-lm"]
-        for command in (compile_, link):
-            subprocess.run(command, capture_output=True, text=True, check=True, timeout=_TIMEOUT_S)
+        built = Path(scratch) / library.name
+        compile_library(compiler, here, built, _TARGET)
         built.chmod(0o700)
         built.replace(library)  # several processes may build at once; the results are equal
     return library

@@ -7,13 +7,21 @@ import numpy as np
 
 from boxwright.core.cpu import read_cpu
 from boxwright.data.check.report import RULES, CheckReport, Finding, usable
-from boxwright.data.check.rules import FileFacts, check_boxes, check_counts, check_files, check_leaks, check_repeats
+from boxwright.data.check.rules import (
+    FileFacts,
+    check_boxes,
+    check_counts,
+    check_files,
+    check_headers,
+    check_leaks,
+    check_repeats,
+)
 from boxwright.data.formats import Fault, Format, find_layout
 from boxwright.data.records import PathText, Records
 
 __all__ = [
-    "RULES", "CheckReport", "FileFacts", "Finding", "check_data", "check_files", "check_records", "make_report",
-    "usable",
+    "RULES", "CheckReport", "FileFacts", "Finding", "check_data", "check_files", "check_headers", "check_records",
+    "make_report", "usable",
 ]  # fmt: skip
 
 Progress = Callable[[int, int], None]

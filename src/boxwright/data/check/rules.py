@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from boxwright.core.boxes import area_xyxy, clip_xyxy
 from boxwright.core.errors import DataError
-from boxwright.core.files import read_bytes
+from boxwright.core.files import read_bytes, require_file
 from boxwright.data.check.report import Finding
 from boxwright.data.records import Records
 from boxwright.data.threads import map_threads
-from boxwright.vision.decode import MOST_BYTES, decode_image, parse_header
+from boxwright.vision.decode import MOST_BYTES, ImageHeader, decode_image, looks_whole, parse_header
 
 MOST_BOXES = 120
 """Images with more boxes get a warning: where every batch must have the same shape, training uses this many."""
@@ -49,6 +49,14 @@ def check_files(records: Records, indices: Sequence[int], workers: int) -> Itera
     yield from map_threads(lambda n: _check_file(records, indices[n]), len(indices), workers)
 
 
+def check_headers(records: Records, indices: Sequence[int], workers: int) -> Iterator[FileFacts]:
+    """Yield what headers and lengths say about some of the images, in order.
+
+    A file whose beginning or end is not that of a whole JPEG or PNG is decoded, which says what is wrong with it.
+    """
+    yield from map_threads(lambda n: _check_header(records, indices[n]), len(indices), workers)
+
+
 def check_repeats(records: Records, facts: Sequence[FileFacts]) -> Iterator[Finding]:
     """Yield the images that are listed twice, and those with the content of an earlier one."""
     first_by_path: dict[str, int] = {}
@@ -69,6 +77,8 @@ def check_repeats(records: Records, facts: Sequence[FileFacts]) -> Iterator[Find
 def check_leaks(records: Records, facts: Sequence[FileFacts], other: Records, workers: int) -> Iterator[Finding]:
     """Yield the images whose content is in the other part of the set too."""
     lengths = {fact.file_bytes for fact in facts if fact.digest}
+    if not lengths:
+        return
 
     def digest(i: int) -> bytes:
         # Most files differ in length already and need not be read.
@@ -111,9 +121,31 @@ def _check_file(records: Records, i: int) -> FileFacts:
         rule = "truncated" if "cut off" in message else "unreadable"
         return FileFacts(file_bytes=len(data), digest=digest, findings=(found(rule, message),))
 
-    size = frame = (height, width)
-    header, labelled, boxes = parse_header(data), records.size_hw(i), records.boxes(i)
-    findings = []
+    frame, findings = _check_frame(records, i, parse_header(data), (height, width))
+    return FileFacts(file_bytes=len(data), digest=digest, size_hw=frame, findings=findings)
+
+
+def _check_header(records: Records, i: int) -> FileFacts:
+    path = records.path(i)
+    try:
+        length = require_file(path)
+        with path.open("rb") as stream:
+            header = parse_header(stream)
+            whole = header is not None and looks_whole(stream)
+    except (OSError, ValueError):
+        header, whole = None, False
+    if header is None or not whole:
+        return replace(_check_file(records, i), digest=b"")
+    frame, findings = _check_frame(records, i, header, header.size_hw)
+    return FileFacts(file_bytes=length, size_hw=frame, findings=findings)
+
+
+def _check_frame(
+    records: Records, i: int, header: ImageHeader | None, size: tuple[int, int]
+) -> tuple[tuple[int, int], tuple[Finding, ...]]:
+    """Return the size of the frame that the labels are in, and what is wrong with it."""
+    frame, labelled, boxes = size, records.size_hw(i), records.boxes(i)
+    found, findings = partial(_finding, records, i), []
     if header is not None and header.orientation != 1 and header.size_hw == size:
         stored = header.stored_hw
         if stored != size and (labelled == stored or (not fits(boxes, size) and fits(boxes, stored))):
@@ -131,7 +163,7 @@ def _check_file(records: Records, i: int) -> FileFacts:
             findings.append(found("exif-rotated", message))
     if frame == size and min(labelled) and labelled != size:
         findings.append(found("wrong-size", f"the labels say {_show(labelled)}, the image is {_show(size)}."))
-    return FileFacts(file_bytes=len(data), digest=digest, size_hw=frame, findings=tuple(findings))
+    return frame, tuple(findings)
 
 
 def _show(size_hw: tuple[int, int]) -> str:

@@ -9,7 +9,7 @@ from boxwright.core.errors import DataError, check_choice
 from boxwright.core.files import require_file
 from boxwright.data.formats.base import Fault, Format, Layout, Split
 from boxwright.data.formats.coco import CocoLayout, json_files, write_coco_folder
-from boxwright.data.formats.files import CopyMode, only_images
+from boxwright.data.formats.files import CopyMode, Progress, only_images
 from boxwright.data.formats.voc import VocLayout, write_voc
 from boxwright.data.formats.yolo import YoloLayout, write_yolo
 from boxwright.data.records import PathText, Records
@@ -108,12 +108,19 @@ def find_layout(path: PathText, format: Format | None = None, *, allow_outside: 
 
 
 def write_records(
-    records: Records, folder: PathText, format: Format, *, split: str = "train", images: CopyMode = "copy"
+    records: Records,
+    folder: PathText,
+    format: Format,
+    *,
+    split: str = "train",
+    images: CopyMode = "copy",
+    progress: Progress | None = None,
 ) -> int:
     """Write a set with its images to a folder, in the layout of a format; files that are not images are left out.
 
     COCO gets `annotations/instances_<split>.json` and `images/<split>/`; for the others see `write_voc` and
-    `write_yolo`. Several splits may go to one folder, one call each. Return how many images were written.
+    `write_yolo`. Several splits may go to one folder, one call each. Return how many images were written;
+    `progress` is called with the number of images copied and of all.
 
     Raises:
         DataError: a file can't be written, none is an image, or the set does not fit what is in the folder.
@@ -124,5 +131,5 @@ def write_records(
     check_choice("images", images, get_args(CopyMode))
     write = {"coco": write_coco_folder, "voc": write_voc, "yolo": write_yolo}[format]
     good = only_images(records)
-    write(good, Path(folder), split, images)
+    write(good, Path(folder), split, images, progress)
     return len(good)

@@ -3,7 +3,7 @@
 import filecmp
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,17 +15,19 @@ from boxwright.core.files import is_inside, read_bytes, require_file, write_whol
 from boxwright.core.log import get_logger
 from boxwright.data.formats.base import outside
 from boxwright.data.records import PathText, Records
-from boxwright.data.threads import map_threads
+from boxwright.data.threads import READERS, map_threads
 from boxwright.vision.size import is_image
 
 _log = get_logger(__name__)
 
 _MOST_TEXT = 1 << 30
 _HEAD = 4096  # bytes that show whether a file is an image
-_READERS = 8
 
 CopyMode = Literal["copy", "link"]
 """How images get into a written set: `copy` them, or make a symbolic `link` to each."""
+
+Progress = Callable[[int, int], None]
+"""Called with the number of images done and of all."""
 
 
 def read_text(file: Path, *, max_bytes: float = _MOST_TEXT) -> str:
@@ -113,7 +115,7 @@ def only_images(records: Records) -> Records:
             return False
 
     # Waiting for the disk is most of the work, so there are more threads than cores.
-    good = np.array(list(map_threads(looks_good, len(records), _READERS)), np.bool_)
+    good = np.array(list(map_threads(looks_good, len(records), READERS)), np.bool_)
     if good.all():
         return records
     names = [records.relative_path(i) for i in np.flatnonzero(~good).tolist()]
@@ -123,7 +125,9 @@ def only_images(records: Records) -> Records:
     return records.select(good)
 
 
-def copy_images(records: Records, names: Sequence[str], folder: Path, how: CopyMode) -> None:
+def copy_images(
+    records: Records, names: Sequence[str], folder: Path, how: CopyMode, progress: Progress | None = None
+) -> None:
     """Copy or link every image to `folder / name`; one that is there already stays."""
     for i, name in enumerate(names):
         source, target = records.path(i), folder / name
@@ -139,6 +143,8 @@ def copy_images(records: Records, names: Sequence[str], folder: Path, how: CopyM
                 raise DataError(f"{what} another image is there. Write to an empty folder, or rename one of them.")
         except OSError as error:
             raise DataError(f"{what} {error.strerror}. Check both places.") from error
+        if progress is not None:
+            progress(i + 1, len(names))
 
 
 def is_strange(name: str) -> bool:
@@ -177,20 +183,25 @@ def find_images(file: Path, names: Sequence[str], home: Path | None = None) -> t
     """
     # Whole folders are listed because asking a network disk for 100,000 files one by one is slow.
     listings: dict[str, frozenset[str]] = {}
+    parts = [os.path.split(name) for name in names]
+    strange = {n for n, name in enumerate(names) if is_strange(name)} if home is not None else set()
 
-    def exists(root: Path, name: str) -> bool:
-        path = os.path.join(root, name)
-        if home is not None and is_strange(name) and not is_inside(path, root, home):
-            return False
-        folder, base = os.path.split(path)
-        if folder not in listings:
-            listings[folder] = list_files(folder)
-        return base in listings[folder]
+    def look_in(root: Path) -> NDArray[np.bool_]:
+        found = np.zeros(len(names), np.bool_)
+        here = {below: os.path.join(root, below) for below in {below for below, _ in parts}}
+        for folder in here.values():
+            if folder not in listings:
+                listings[folder] = list_files(folder)
+        if any(listings[folder] for folder in here.values()):
+            found[:] = [base in listings[here[below]] for below, base in parts]
+            for n in strange:
+                found[n] &= is_inside(os.path.join(root, names[n]), root, *([] if home is None else [home]))
+        return found
 
     roots = [root for root in image_roots(file) if home is None or is_inside(root, home)]
     best, best_found = roots[-1], np.zeros(len(names), np.bool_)
     for root in roots:
-        found = np.array([exists(root, name) for name in names], np.bool_)
+        found = look_in(root)
         if found.sum() > best_found.sum():
             best, best_found = root, found
         if found.all():

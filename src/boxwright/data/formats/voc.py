@@ -13,6 +13,7 @@ from boxwright.core.files import require_file
 from boxwright.data.formats.base import SPLIT_FOLDERS, Fault, record, require_split, split_of
 from boxwright.data.formats.files import (
     CopyMode,
+    Progress,
     copy_images,
     exported_names,
     label_stems,
@@ -21,7 +22,9 @@ from boxwright.data.formats.files import (
     write_text,
 )
 from boxwright.data.formats.voc_xml import VocXml, format_voc_xml, parse_voc_xml
+from boxwright.data.label_cache import cached_clean
 from boxwright.data.records import Records
+from boxwright.data.threads import READERS, map_threads, with_progress
 from boxwright.vision.decode import list_images
 
 _log = logging.getLogger(__name__)
@@ -99,6 +102,14 @@ class VocLayout:
         Coordinates are taken as written. The original VOC counts pixels from 1 and includes the last one; most tools
         that write this format today count from 0, and nothing in a file says which it is.
         """
+        if faults is not None:
+            return self._parse(split, names, faults)
+        files = [*self.lists.values(), *(file for n in _CLASS_FILES if (file := self.root / n).is_file())]
+        folders = [folder for part in self.parts.values() for folder in part]
+        question = ("voc", self.root, self.parts, split, names)
+        return cached_clean([*files, *folders], question, lambda: self._parse(split, names, None))
+
+    def _parse(self, split: str | None, names: Sequence[str] | None, faults: list[Fault] | None) -> Records:
         chosen = self._choose(split)
         classes = self._class_names() if names is None else list(names)
         root = chosen[0][0].images if len(chosen) == 1 else self.root
@@ -174,7 +185,7 @@ class VocLayout:
         return sorted(found)
 
 
-def write_voc(records: Records, folder: Path, split: str, images: CopyMode) -> None:
+def write_voc(records: Records, folder: Path, split: str, images: CopyMode, progress: Progress | None = None) -> None:
     """Write a set as `Annotations/`, `JPEGImages/`, `ImageSets/Main/<split>.txt` and `labels.txt`.
 
     Reading gives the same images, sizes, boxes, classes and crowds back, in the same order. Image ids, category ids and
@@ -188,7 +199,7 @@ def write_voc(records: Records, folder: Path, split: str, images: CopyMode) -> N
     labels = folder / "labels.txt"
     if labels.exists() and read_lines(labels) != list(records.names):
         raise DataError(f"{str(labels)!r} lists other classes than the set to be written. Choose an empty folder.")
-    copy_images(records, names, folder / "JPEGImages", images)
+    copy_images(records, names, folder / "JPEGImages", images, progress)
     for i, (name, stem) in enumerate(zip(names, stems, strict=True)):
         text = format_voc_xml(records, i, os.path.basename(name))
         write_text(folder / "Annotations" / f"{stem}.xml", text, atomic=False)
@@ -227,7 +238,10 @@ def _has_xml(folder: Path, *patterns: str) -> bool:
 
 def _parse_folder(folder: Path) -> dict[str, VocXml]:
     files = sorted(folder.rglob("*.xml"), key=lambda file: os.path.splitext(file)[0])
-    return {file.relative_to(folder).with_suffix("").as_posix(): parse_voc_xml(file) for file in files}
+    # Waiting for the disk is most of the work of reading small files, so there are more threads than cores.
+    xmls = map_threads(lambda n: parse_voc_xml(files[n]), len(files), READERS)
+    told = with_progress(xmls, len(files), "label files read")
+    return {xml.file.relative_to(folder).with_suffix("").as_posix(): xml for xml in told}
 
 
 def _images_by_stem(folder: Path) -> dict[str, list[str]]:

@@ -18,6 +18,7 @@ from boxwright.core.files import is_inside
 from boxwright.data.formats.base import SPLIT_FOLDERS, Fault, home_of, outside, record, require_split, split_of
 from boxwright.data.formats.files import (
     CopyMode,
+    Progress,
     copy_images,
     exported_names,
     label_stems,
@@ -40,7 +41,9 @@ from boxwright.data.formats.yolo_files import (
     yaml_classes,
     yaml_images,
 )
+from boxwright.data.label_cache import cached_clean
 from boxwright.data.records import Records
+from boxwright.data.threads import READERS, map_threads, with_progress
 from boxwright.vision.decode import IMAGE_SUFFIXES
 
 _log = logging.getLogger(__name__)
@@ -48,6 +51,8 @@ _log = logging.getLogger(__name__)
 # How many text files are looked at to see whether a folder holds labels.
 _LOOKED_AT = 100
 _MOST_LABEL = 1 << 26
+# A list that names images in more folders is read each time.
+_MOST_FOLDERS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +120,16 @@ class YoloLayout:
         The format holds fractions, so the size of each image is read from its header. An image that can't be read
         stays in the set, without size and boxes; loading it says what is wrong.
         """
+        if faults is not None or (self.names is None and names is None):
+            return self._parse(split, names, faults)
+        places = self._choose(split)
+        folders = {p for place in places for p in ([place] if place.is_dir() else _parents(listed_images(place)))}
+        if len(folders) > _MOST_FOLDERS or not all(self.home is None or is_inside(f, self.home) for f in folders):
+            return self._parse(split, names, faults)
+        sources = [*places, *folders, *map(label_folder, folders), *([self.place] if self.place.is_file() else [])]
+        return cached_clean(sources, ("yolo", self, split, names), lambda: self._parse(split, names, None))
+
+    def _parse(self, split: str | None, names: Sequence[str] | None, faults: list[Fault] | None) -> Records:
         classes = self.names if names is None else tuple(names)
         if classes is None:
             raise DataError(
@@ -144,7 +159,18 @@ class YoloLayout:
                 len(missing), str(self.place), shorten(missing),
             )  # fmt: skip
 
-        rows = [_read_label(image, labels[image.parent].get(image.stem), len(classes), faults) for image in images]
+        def read_label(n: int) -> tuple[NDArray[np.float64], list[Fault]]:
+            wrong: list[Fault] | None = None if faults is None else []
+            image = images[n]
+            return _read_label(image, labels[image.parent].get(image.stem), len(classes), wrong), wrong or []
+
+        # Waiting for the disk is most of the work of reading small files, so there are more threads than cores.
+        texts = map_threads(read_label, len(images), READERS)
+        rows = []
+        for own, wrong in with_progress(texts, len(images), "label files read"):
+            rows.append(own)
+            if faults is not None:
+                faults += wrong
         sizes = [size or (0, 0) for size in read_sizes_hw(images)]
         unreadable = [str(image) for image, size in zip(images, sizes, strict=True) if size == (0, 0)]
         if unreadable:
@@ -196,7 +222,7 @@ class YoloLayout:
         return chosen
 
 
-def write_yolo(records: Records, folder: Path, split: str, images: CopyMode) -> None:
+def write_yolo(records: Records, folder: Path, split: str, images: CopyMode, progress: Progress | None = None) -> None:
     """Write a set as `images/<split>/`, `labels/<split>/` and `data.yaml`.
 
     Reading gives the same images, sizes, boxes and classes back, in the same order, and the category ids. Image ids and
@@ -218,7 +244,7 @@ def write_yolo(records: Records, folder: Path, split: str, images: CopyMode) -> 
                 f"The size of {str(records.path(i))!r} is unknown: the labels don't have it and the image can't be "
                 "read. Leave it out."
             )
-    copy_images(records, names, folder / "images" / split, images)
+    copy_images(records, names, folder / "images" / split, images, progress)
     for i, stem in enumerate(stems):
         single = ~records.crowd_of(i)
         text = format_label(records.boxes(i)[single], records.class_ids_of(i)[single], sizes[i])
@@ -245,6 +271,10 @@ def _describe(records: Records, file: Path, split: str) -> dict[str, Any]:
     if records.category_ids != tuple(range(1, len(records.names) + 1)):
         description["category_ids"] = list(records.category_ids)
     return description
+
+
+def _parents(images: Sequence[Path]) -> set[Path]:
+    return {Path(folder) for folder in {os.path.dirname(image) for image in images}}
 
 
 def _find_image_folders(place: Path) -> dict[str, tuple[Path, ...]]:

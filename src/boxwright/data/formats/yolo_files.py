@@ -16,7 +16,7 @@ from boxwright.core.errors import DataError
 from boxwright.core.files import is_inside
 from boxwright.data.formats.base import SPLIT_FOLDERS, split_of
 from boxwright.data.formats.files import read_lines, read_text
-from boxwright.data.threads import map_threads
+from boxwright.data.threads import READERS, map_threads
 from boxwright.vision.decode import IMAGE_SUFFIXES, list_images, read_size_hw
 
 CLASS_FILE = "classes.txt"
@@ -24,7 +24,6 @@ CLASS_FILE = "classes.txt"
 
 _YAML_NAMES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 
-_READERS = 8
 _MOST_YAML = 1 << 19
 _NULLS = ("", "~", "null", "Null", "NULL")  # what means that there is no value
 
@@ -109,7 +108,7 @@ def read_sizes_hw(paths: Sequence[Path]) -> list[tuple[int, int] | None]:
             return None
 
     # Waiting for the disk is most of the work, so there are more threads than cores.
-    return list(map_threads(read, len(paths), _READERS))
+    return list(map_threads(read, len(paths), READERS))
 
 
 def find_yaml(folder: Path) -> Path | None:

@@ -79,8 +79,10 @@ class TrainConfig:
             and restarts on other machines read them from there. On Ray and Spark `output_dir` is then a folder of the
             starting machine alone.
         use_ipex: use Intel's extension, if it fits.
-        check: read and decode every training image before the first step, and leave the bad ones out. A resumed run
-            skips this if its images are unchanged. Without the check, bad images are replaced when they come up.
+        check: what is checked before the first step; bad images are left out. "quick" looks at labels, headers and
+            lengths, and "full" also decodes every image. A set that has not changed since it was checked is not
+            checked again. "off" checks nothing. Bad images that no check found are replaced when they come up.
+            True and False mean "full" and "off".
         max_error_rate: reject a set in which more than this fraction of the images has errors.
         loggers: further loggers: tensorboard, mlflow, wandb; tensorboard is used if it is installed.
     """
@@ -137,11 +139,13 @@ class TrainConfig:
     ship: bool = False
     store: str | None = None
     use_ipex: bool = False
-    check: bool = True
+    check: Literal["off", "quick", "full"] | bool = "quick"
     max_error_rate: float = 0.05
     loggers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.check, bool):
+            object.__setattr__(self, "check", "full" if self.check else "off")
         for name in ("accumulate", "max_epoch", "print_interval"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name}={getattr(self, name)!r} must be at least 1.")

@@ -16,7 +16,8 @@ from boxwright.core.errors import DataError, UsageError, shorten
 from boxwright.core.log import get_logger
 from boxwright.core.memory import read_memory
 from boxwright.data.cache import CacheKind, open_cache
-from boxwright.data.check import CheckReport, FileFacts, check_files, make_report, usable
+from boxwright.data.check import CheckReport, FileFacts, check_files, check_headers, make_report, usable
+from boxwright.data.check.before import CheckedBefore
 from boxwright.data.dataset import DetectionDataset
 from boxwright.data.fingerprint import compare, fingerprint, read_lock
 from boxwright.data.forks import processes_can_work
@@ -25,6 +26,7 @@ from boxwright.data.loader import Loader
 from boxwright.data.policy import AugmentPolicy, policy_for
 from boxwright.data.records import Records
 from boxwright.data.split import read_splits
+from boxwright.data.threads import with_progress
 from boxwright.data.tile import tile_bytes
 from boxwright.data.workers import WorkerKind
 from boxwright.tasks.train.config import TrainConfig
@@ -77,25 +79,29 @@ def _relocate(records: Records, origin: Path, data: Path) -> Records:
 def leave_out_bad(nano: TorchNano, records: Records, held_out: Records, config: TrainConfig) -> Records:
     """Return the training images without the bad ones; the report is in the run folder.
 
-    Each process checks its share of the images. A resumed run uses its earlier report as long as `data.lock` shows no
-    change, and `check=false` skips the check.
+    Each process checks its share of the images. A set that was checked before, by this run or another one, is not
+    checked again as long as nothing changed: `data.lock` and `checked_before` say so. `check=off` skips the check.
 
     Raises:
         DataError: more images are bad than the config allows.
     """
-    if not config.check:
+    if config.check == "off":
         return records
     start = time.perf_counter()
     path = config.output_dir / "data_report.json"
-    report = run_in_first(nano, lambda: _earlier_report(records, config))
+    before = CheckedBefore(records, held_out, full=config.check == "full")
+    report = run_in_first(nano, lambda: _earlier_report(records, config) or before.load())
+    known = report is not None
     if report is None:
-        facts = _check_files(nano, records)
+        facts = _check_files(nano, records, full=config.check == "full")
         other = held_out if len(held_out) else None
         workers = torch.get_num_threads()
         report = run_in_first(nano, lambda: make_report(records, facts, other=other, workers=workers))
-        if nano.is_global_zero:
-            report.save(path)
-            _log.info("%s Checked in %.1f s.", report.summary(), time.perf_counter() - start)
+    if nano.is_global_zero:
+        report.save(path)
+        words = "Unchanged since it was checked" if known else f"Checked in {time.perf_counter() - start:.1f} s"
+        _log.info("%s %s.", report.summary(), words)
+        before.save(report)
     good = usable(records, report, threshold=config.max_error_rate, report_path=path)
     if report.bad_names and nano.is_global_zero:
         _log.warning("Left out: %s. See %s", shorten(report.bad_names, 10), path)
@@ -140,11 +146,16 @@ def run_in_all(nano: TorchNano, work: Callable[[], T], *, answer_every_s: float 
     return cast("list[T]", results)
 
 
-def _check_files(nano: TorchNano, records: Records) -> list[FileFacts]:
-    """Return the facts about every image file; each process reads and decodes its share."""
+def _check_files(nano: TorchNano, records: Records, *, full: bool) -> list[FileFacts]:
+    """Return the facts about every image file; each process looks at its share."""
     own = range(nano.global_rank, len(records), nano.world_size)
     threads = torch.get_num_threads()  # of this thread: other threads have their own
-    shares = run_in_all(nano, lambda: list(check_files(records, own, threads)))
+    check = check_files if full else check_headers
+
+    def work() -> list[FileFacts]:
+        return list(with_progress(check(records, own, threads), len(own), "images checked"))
+
+    shares = run_in_all(nano, work)
     return [fact for row in zip_longest(*shares) for fact in row if fact is not None]
 
 
