@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: help setup demo test test-engines test-cuda check unit test-ipex fmt bench fuzz chaos clean
+.PHONY: help setup demo docs docs-serve test test-engines test-cuda check unit test-ipex fmt bench fuzz chaos clean
 
 help:
 	@echo "make demo    train, score and optimise on generated scenes; no data and no network needed"
@@ -16,6 +16,7 @@ help:
 	@echo "make fmt     format the code"
 	@echo "make fuzz    hunt for faults with spoilt files and odd commands (SECONDS=600 SEED=n RESUME=1)"
 	@echo "make chaos   kill commands and their processes at seeded moments (SEED=n MOMENTS=20)"
+	@echo "make docs    the documentation site, in build/docs/site; make docs-serve shows it in a browser"
 	@echo "make bench   the benchmarks: ratios to a baseline of the same run"
 	@echo "make test-ipex  the tests of Intel's extension, in their own environment (torch 2.8, several GB)"
 	@echo "make clean   remove the virtual environment and all caches"
@@ -27,11 +28,21 @@ $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable ".[optimize,plots,ray,serve,spark]" --group dev
+		--editable ".[optimize,plots,ray,serve,spark]" --group dev --group docs
 	touch $(READY)
 
 demo: setup
 	$(BIN)/boxwright demo
+
+# The notebooks are written from the tutorials, the reference from the code.
+docs: setup
+	$(BIN)/python tools/make_notebooks.py
+	$(BIN)/python tools/make_docs.py build/docs
+	$(BIN)/zensical build --strict --clean --config-file build/docs/zensical.toml
+
+docs-serve: setup
+	$(BIN)/python tools/make_docs.py build/docs
+	$(BIN)/zensical serve --config-file build/docs/zensical.toml
 
 test: check unit
 

@@ -90,9 +90,14 @@ def make_objects() -> dict[str, object]:
     }
 
 
-collect_examples = Sybil(
-    parsers=[PythonCodeBlockParser(), CodeBlockParser(language="bash", evaluator=check_commands)],
+_commands = CodeBlockParser(language="bash", evaluator=check_commands)
+_pages = Sybil(
+    parsers=[PythonCodeBlockParser(), _commands],
     path=str(ROOT),
     patterns=["README.md", "docs/*.md", "docs/*/*.md"],
+    excludes=["docs/tutorials/*.md"],
     fixtures=["run_in_example_folder"],
-).pytest()
+)
+# What a tutorial does is run as a notebook, by tests/integration/test_notebooks.py.
+_tutorials = Sybil(parsers=[_commands], path=str(ROOT), patterns=["docs/tutorials/*.md"])
+collect_examples = (_pages + _tutorials).pytest()

@@ -191,7 +191,7 @@ class Schedule:
 
     A run much shorter than the recipe's 300 epochs of COCO gets a shorter warm-up, last phase and memory of the
     averaged weights: with the recipe's own it would end inside the warm-up and save weights that never moved. It also
-    gets four times the learning rate and one input size (`docs/how-to/training.md` has the measurements).
+    gets four times the learning rate and one input size (`docs/explanation/short-runs.md` has the measurements).
     """
 
     steps_per_epoch: int
