@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -44,16 +46,62 @@ SHAPES: dict[str, Pixels] = {
 MIN_VISIBLE = 0.4
 """Later shapes may hide earlier ones, but leave at least this fraction of each. So every shape drawn is labelled."""
 
-_SMALLEST_SIDE = 12  # of a shape's longer side in pixels; the largest is half of the image's shorter side
-_MIN_INSIDE = 0.6  # a shape may extend beyond the image, but this fraction of it is inside
 _EMPTY_SCENES = 0.06
-_MOST_SHAPES = 9
-_TRIES = 8
-_MIN_CONTRAST = 45
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SceneStyle:
+    """How hard scenes are to read.
+
+    Attributes:
+        most_shapes: shapes of a scene, at most.
+        tries: how often a place is sought for each of them.
+        smallest: a shape's longer side, as a fraction of the image's shorter one; None for 12 pixels.
+        min_visible: the fraction of each shape that later ones leave visible.
+        min_inside: a shape may extend beyond the image, but this fraction of it is inside.
+        min_contrast: the least difference from the background in one channel, of 255.
+        turn: the most that a shape is turned, in radians; None for any angle.
+        patterns: whether backgrounds and shapes may be striped or checkered.
+        clutter: whether there are patches, lines and curves that are no shapes.
+        lighting: how much brightness may fall and rise across the image.
+    """
+
+    most_shapes: int = 9
+    tries: int = 8
+    smallest: float | None = None
+    min_visible: float = MIN_VISIBLE
+    min_inside: float = 0.6
+    min_contrast: float = 45
+    turn: float | None = None
+    patterns: bool = True
+    clutter: bool = True
+    lighting: tuple[float, float] = (0.55, 1.25)
+
+
+BUSY = SceneStyle()
+"""Many shapes of all sizes that hide each other, among clutter."""
+
+CLEAR = SceneStyle(
+    most_shapes=6,
+    tries=40,
+    smallest=0.18,
+    min_visible=0.95,
+    min_inside=0.9,
+    min_contrast=90,
+    turn=0.3,
+    patterns=False,
+    clutter=False,
+    lighting=(0.8, 1.1),
+)
+"""Few shapes, large, whole and upright: a small detector learns them in minutes."""
 
 
 def draw_scene(
-    seed: int, index: int, size_hw: tuple[int, int] = (320, 320), classes: Sequence[str] | None = None
+    seed: int,
+    index: int,
+    size_hw: tuple[int, int] = (320, 320),
+    classes: Sequence[str] | None = None,
+    style: SceneStyle = BUSY,
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.int32]]:
     """Return a scene: the image (H, W, 3) in BGR, the boxes xyxy (N, 4) and their class ids (N,).
 
@@ -65,6 +113,7 @@ def draw_scene(
         index: the scene's place in the set.
         size_hw: height and width, at least 64 each.
         classes: names from `SHAPES`, by class id; all of them by default.
+        style: how hard it is to read.
 
     Raises:
         UsageError: the size is too small, a class is unknown, or a number is negative.
@@ -81,10 +130,11 @@ def draw_scene(
         raise UsageError(f"seed={seed!r}, index={index!r}: neither may be negative.")
     # The index is part of the seed, so that no scene depends on those before it.
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(index,))))
-    canvas = _background(rng, size_hw)
-    _add_clutter(rng, canvas)
-    boxes, class_ids = add_shapes(rng, canvas, names, _draw)
-    return _photograph(rng, canvas), boxes, class_ids
+    canvas = _background(rng, size_hw, style)
+    if style.clutter:
+        _add_clutter(rng, canvas)
+    boxes, class_ids = add_shapes(rng, canvas, names, partial(_draw, style=style), style)
+    return _photograph(rng, canvas, style), boxes, class_ids
 
 
 def generate_scenes(
@@ -94,6 +144,7 @@ def generate_scenes(
     seed: int,
     size_hw: tuple[int, int] = (320, 320),
     classes: Sequence[str] | None = None,
+    style: SceneStyle = BUSY,
 ) -> Records:
     """Write scenes 0 to `images - 1` of a seed as a COCO set and return its records.
 
@@ -120,7 +171,7 @@ def generate_scenes(
     try:
         root.mkdir(parents=True, exist_ok=True)
         for index, path in enumerate(paths):
-            image, boxes, class_ids = draw_scene(seed, index, size_hw, names)
+            image, boxes, class_ids = draw_scene(seed, index, size_hw, names, style)
             # Not cv2.imwrite, which only returns False when the disk is full.
             (root / path).write_bytes(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 90])[1].tobytes())
             all_boxes.append(boxes)
@@ -171,9 +222,12 @@ def _stripes(rng: Generator, size_hw: tuple[int, int], period: float) -> Pixels:
     return np.asarray(np.floor(_ramp(rng, size_hw) * (length / period)) % 2, np.float32)
 
 
-def _texture(rng: Generator, size_hw: tuple[int, int], first: Pixels, second: Pixels, scale: float) -> Pixels:
+def _texture(
+    rng: Generator, size_hw: tuple[int, int], first: Pixels, second: Pixels, scale: float, style: SceneStyle
+) -> Pixels:
     """Return a surface (H, W, 3) of two colours: plain, sloping, striped, checkered or cloudy."""
-    kind = rng.choice(["plain", "slope", "stripes", "checks", "clouds"], p=[0.25, 0.25, 0.2, 0.15, 0.15])
+    odds = [0.25, 0.25, 0.2, 0.15, 0.15] if style.patterns else [0.4, 0.4, 0.0, 0.0, 0.2]
+    kind = rng.choice(["plain", "slope", "stripes", "checks", "clouds"], p=odds)
     if kind == "plain":
         mix = np.zeros((*size_hw, 1), np.float32)
     elif kind == "slope":
@@ -187,11 +241,11 @@ def _texture(rng: Generator, size_hw: tuple[int, int], first: Pixels, second: Pi
     return first + mix * (second - first)
 
 
-def _background(rng: Generator, size_hw: tuple[int, int]) -> Pixels:
+def _background(rng: Generator, size_hw: tuple[int, int], style: SceneStyle) -> Pixels:
     first = _colour(rng)
     # Never two strong colours in a pattern: shapes must stand out more than the background does.
     second = np.clip(first + rng.uniform(-60, 60, 3), 0, 255).astype(np.float32)
-    ground = _texture(rng, size_hw, first, second, rng.uniform(8, 60))
+    ground = _texture(rng, size_hw, first, second, rng.uniform(8, 60), style)
     ground = ground + _clouds(rng, size_hw, int(rng.integers(2, 9))) * rng.uniform(5, 35)
     return np.ascontiguousarray(ground, dtype=np.float32)
 
@@ -223,7 +277,11 @@ def _add_clutter(rng: Generator, canvas: Pixels) -> None:
 
 
 def add_shapes(
-    rng: Generator, canvas: Pixels, names: Sequence[str], draw: Callable[[Generator, Pixels, Pixels, float], None]
+    rng: Generator,
+    canvas: Pixels,
+    names: Sequence[str],
+    draw: Callable[[Generator, Pixels, Pixels, float], None],
+    style: SceneStyle = BUSY,
 ) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
     """Draw shapes one over the other on a canvas (H, W, 3) and return their boxes and class ids.
 
@@ -232,23 +290,24 @@ def add_shapes(
         canvas: float32 (H, W, 3).
         names: the classes.
         draw: paints one shape: random numbers, a part of the canvas, how much of each pixel it covers, its length.
+        style: how many shapes there are, how large, and how much of them is hidden.
     """
     size_hw = (canvas.shape[0], canvas.shape[1])
-    count = 0 if rng.random() < _EMPTY_SCENES else 1 + int(_MOST_SHAPES * rng.random() ** 1.6)
+    count = 0 if rng.random() < _EMPTY_SCENES else 1 + int(style.most_shapes * rng.random() ** 1.6)
     boxes: list[tuple[int, int, int, int]] = []
     class_ids: list[int] = []
     visible: list[NDArray[np.bool_]] = []
     areas: list[int] = []
     for _ in range(count):
         class_id = int(rng.integers(len(names)))
-        for _ in range(_TRIES):
-            outline = _place(rng, SHAPES[names[class_id]], size_hw)
+        for _ in range(style.tries):
+            outline = _place(rng, SHAPES[names[class_id]], size_hw, style)
             window = _window(outline, size_hw)
             cover = _cover(outline, window)
             solid = cover >= 0.5
             area = int(np.count_nonzero(solid))
-            if area < _MIN_INSIDE * cv2.contourArea(outline) or any(
-                np.count_nonzero(v) - np.count_nonzero(v[window] & solid) < MIN_VISIBLE * a
+            if area < style.min_inside * cv2.contourArea(outline) or any(
+                np.count_nonzero(v) - np.count_nonzero(v[window] & solid) < style.min_visible * a
                 for v, a in zip(visible, areas, strict=True)
             ):
                 continue
@@ -266,13 +325,14 @@ def add_shapes(
     return np.array(boxes, np.float32).reshape(-1, 4), np.array(class_ids, np.int32)
 
 
-def _place(rng: Generator, outline: Pixels, size_hw: tuple[int, int]) -> Pixels:
+def _place(rng: Generator, outline: Pixels, size_hw: tuple[int, int], style: SceneStyle) -> Pixels:
     """Return the outline at a random size, stretch, rotation and place, in pixels."""
     height, width = size_hw
     # Log-uniform: as many between 12 and 24 pixels as between 60 and 120.
-    side = np.exp(rng.uniform(np.log(_SMALLEST_SIDE), np.log(min(size_hw) / 2)))
+    smallest = 12.0 if style.smallest is None else style.smallest * min(size_hw)
+    side = np.exp(rng.uniform(np.log(smallest), np.log(min(size_hw) / 2)))
     stretch = np.exp(rng.uniform(-0.15, 0.15))
-    angle = rng.uniform(0, 2 * np.pi)
+    angle = rng.uniform(0, 2 * np.pi) if style.turn is None else rng.uniform(-style.turn, style.turn)
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     shape = (outline * (stretch, 1 / stretch)) @ turn.T
     low, high = shape.min(axis=0), shape.max(axis=0)
@@ -302,7 +362,7 @@ def _paint(canvas: Pixels, cover: Pixels, surface: Pixels, strength: float = 1.0
     canvas += (surface - canvas) * (cover * np.float32(strength))[..., None]
 
 
-def _draw(rng: Generator, canvas: Pixels, cover: Pixels, side: float) -> None:
+def _draw(rng: Generator, canvas: Pixels, cover: Pixels, side: float, *, style: SceneStyle) -> None:
     """Paint one shape: perhaps a shadow, a surface that differs from the background, perhaps an edge."""
     size_hw = (canvas.shape[0], canvas.shape[1])
     if rng.random() < 0.4:
@@ -312,10 +372,10 @@ def _draw(rng: Generator, canvas: Pixels, cover: Pixels, side: float) -> None:
         _paint(canvas, np.asarray(shadow, np.float32), np.zeros(3, np.float32), float(rng.uniform(0.2, 0.6)))
     ground = canvas[cover >= 0.5].mean(axis=0)
     first = _colour(rng, 0, 255)
-    while np.abs(first - ground).max() < _MIN_CONTRAST:
+    while np.abs(first - ground).max() < style.min_contrast:
         first = _colour(rng, 0, 255)
     second = np.clip(first + rng.uniform(-70, 70, 3), 0, 255).astype(np.float32)
-    _paint(canvas, cover, _texture(rng, size_hw, first, second, max(4.0, side * rng.uniform(0.1, 0.3))))
+    _paint(canvas, cover, _texture(rng, size_hw, first, second, max(4.0, side * rng.uniform(0.1, 0.3)), style))
     if rng.random() < 0.3 and side > 24:
         # Inside the outline, so that the box stays the same.
         edge = 2 * max(1, int(side * rng.uniform(0.02, 0.07))) + 1
@@ -323,9 +383,9 @@ def _draw(rng: Generator, canvas: Pixels, cover: Pixels, side: float) -> None:
         _paint(canvas, cover - np.asarray(inner, np.float32), _colour(rng, 0, 255))
 
 
-def _photograph(rng: Generator, canvas: Pixels) -> NDArray[np.uint8]:
+def _photograph(rng: Generator, canvas: Pixels, style: SceneStyle) -> NDArray[np.uint8]:
     """Return the canvas as a camera sees it: lit from one side, perhaps blurred, with noise."""
-    low, high = np.sort(rng.uniform(0.55, 1.25, 2)).astype(np.float32)
+    low, high = np.sort(rng.uniform(*style.lighting, 2)).astype(np.float32)
     lit = canvas * (low + (high - low) * _ramp(rng, (canvas.shape[0], canvas.shape[1])))
     if rng.random() < 0.4:
         lit = np.asarray(cv2.GaussianBlur(lit, (0, 0), rng.uniform(0.4, 1.0)), np.float32)

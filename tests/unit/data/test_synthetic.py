@@ -6,7 +6,7 @@ from support.records import differences
 
 from boxwright.core.errors import DataError, UsageError
 from boxwright.data.formats import read_records
-from boxwright.data.synthetic import MIN_VISIBLE, SHAPES, add_shapes, draw_scene, generate_scenes
+from boxwright.data.synthetic import CLEAR, MIN_VISIBLE, SHAPES, add_shapes, draw_scene, generate_scenes
 from boxwright.vision.decode import read_image
 
 
@@ -59,6 +59,17 @@ def test_boxes_are_inside_and_of_the_stated_sizes() -> None:
     assert max(longest) <= 160 / 2 + 2
     assert max(longest) > 60
     assert min(longest) < 20
+
+
+def test_clear_scenes_hold_few_large_shapes() -> None:
+    counts, longest = [], []
+    for index in range(60):
+        _, boxes, _ = draw_scene(0, index, (192, 192), style=CLEAR)
+        counts.append(len(boxes))
+        longest += (boxes[:, 2:] - boxes[:, :2]).max(axis=1).tolist()
+    assert 4 <= max(counts) <= CLEAR.most_shapes
+    # A shape at the edge may lie outside by a tenth of its area, and so be shorter.
+    assert min(longest) > 0.12 * 192
 
 
 def test_all_classes_and_some_empty_scenes_occur() -> None:
