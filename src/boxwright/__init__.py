@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Public names and where they live. Nothing is imported before it is asked for, so `import boxwright` needs no torch.
 _HOMES = {
