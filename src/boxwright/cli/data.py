@@ -43,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> list[argparse.ArgumentPars
         "--limit", metavar="N", type=positive, default=20, help="findings shown for each rule (default 20)"
     )
     stats = add("stats", "boxes per class, sizes and shapes", split=True)
-    stats.add_argument("--plot", metavar="FILE", type=as_path, help="also draw them to this image file")
+    stats.add_argument(
+        "--plot", metavar="FILE", type=as_path, help="also draw them to this file: .html, .png, .svg or .pdf"
+    )
     convert = add("convert", "write the set in another format", out=True)
     convert.add_argument("--to", choices=_FORMATS, required=True, help="the new format")
     split = add("split", "divide a set in one piece into train and val", out=True)

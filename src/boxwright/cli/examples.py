@@ -8,7 +8,7 @@ EXAMPLES = {
     "train": "boxwright train --data my_set -n yolox_nano max_epoch 50",
     "tune": "boxwright tune --data my_set --trials 20 max_epoch 10",
     "data check": "boxwright data check my_set --report faults.json",
-    "data stats": "boxwright data stats my_set --plot stats.png",
+    "data stats": "boxwright data stats my_set --plot stats.html",
     "data convert": "boxwright data convert my_set my_coco_set --to coco",
     "data split": "boxwright data split my_set my_split_set --val 0.1",
     "data preview": "boxwright data preview my_set --out pictures",

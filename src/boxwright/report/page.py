@@ -32,6 +32,7 @@ tr.bad td { color: var(--soft); }
 pre { background: var(--raised); padding: .8rem; overflow-x: auto; font-size: .85rem; }
 svg { max-width: 100%; height: auto; display: block; }
 svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
+svg.dots text { paint-order: stroke; stroke: var(--paper); stroke-width: 3px; }
 svg .soft { fill: var(--soft); } svg .grid { stroke: var(--line); } svg .frame { stroke: var(--soft); fill: none; }
 svg .halo { paint-order: stroke; stroke: var(--paper); stroke-width: 3px; }
 svg .budget { stroke: var(--bad); stroke-dasharray: 6 4; }
@@ -84,7 +85,14 @@ def section(title: str, *parts: str) -> Html:
     return element("section", element("h2", title), *shown)
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 1, kinds: Sequence[str] = ()) -> Html:
+def table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    texts: int = 1,
+    kinds: Sequence[str] = (),
+    note: bool = False,
+) -> Html:
     """Return a table.
 
     Args:
@@ -92,10 +100,13 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, texts: int = 1
         rows: the cells.
         texts: how many columns on the left hold text; the others hold numbers and are aligned to the right.
         kinds: a class of each row, such as "best" or "bad".
+        note: whether the last column holds remarks.
     """
 
     def cells(tag: str, row: Sequence[str]) -> list[Html]:
-        return [element(tag, cell, class_="text") if i < texts else element(tag, cell) for i, cell in enumerate(row)]
+        last = len(row) - 1 if note else len(row)
+        kind = ["text" if i < texts else "text note" if i == last else "" for i in range(len(row))]
+        return [element(tag, cell, **({"class_": k} if k else {})) for cell, k in zip(row, kind, strict=True)]
 
     body = [
         element("tr", *cells("td", row), **({"class_": kinds[i]} if i < len(kinds) and kinds[i] else {}))

@@ -43,7 +43,7 @@ def make_comparison_page(comparison: "Comparison", conditions: Mapping[str, str]
     ]
     return make_page(
         "Comparison",
-        element("p", element("b", "A "), one.name, element("br"), element("b", "B "), other.name),
+        element("p", element("b", "A "), one.name, Html(" &nbsp; "), element("b", "B "), other.name),
         figures(head),
         _verdict(change),
         section(
@@ -91,6 +91,8 @@ def _classes(difference: "Difference", one: "Contender", other: "Contender") -> 
 
 
 def _direction(change: "Change") -> str:
+    if change.low == change.high:  # all objects of the class are in one image: draws can't tell
+        return ""
     return "up" if change.low > 0 else "down" if change.high < 0 else ""
 
 

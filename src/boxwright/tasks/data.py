@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from boxwright.core import catalogue
 from boxwright.core.boxes import cxcywh_to_xyxy
 from boxwright.core.errors import UsageError
+from boxwright.core.files import write_whole
 from boxwright.core.types import Detections
 from boxwright.data.check import check_data
 from boxwright.data.check.report import CheckReport
@@ -24,6 +25,7 @@ from boxwright.data.split import split_records
 from boxwright.data.stats import Stats, compute_stats
 from boxwright.detector.sizes import SIZES
 from boxwright.tasks.models import normalise_name
+from boxwright.tasks.stats_page import make_stats_page
 from boxwright.vision.draw import draw_detections
 
 Progress = Callable[[int, int], None]
@@ -56,9 +58,11 @@ def describe_set(
     plot: Path | None = None,
     allow_outside: bool = False,
 ) -> Stats:
-    """Return the statistics of a set; with `plot` also draw them."""
+    """Return the statistics of a set; with `plot` also draw them, to an image or an .html page."""
     stats = compute_stats(read_records(data, split=split, format=format, allow_outside=allow_outside))
-    if plot is not None:
+    if plot is not None and plot.suffix.lower() in (".html", ".htm"):
+        write_whole(plot, make_stats_page(stats, str(data)))
+    elif plot is not None:
         stats.plot(plot)
     return stats
 

@@ -1,54 +1,87 @@
 """A run in pictures: losses and AP over the steps, and a page that holds everything."""
 
-import base64
-import html
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from boxwright.core.log import get_logger
 from boxwright.core.packages import missing_packages
+from boxwright.report.page import Html, element, figures, make_page, section, table
+from boxwright.report.plots import Series, line_plot
 
 _log = get_logger(__name__)
 _PICTURE = "curves.png"
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{name}</title>
-<style>body{{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}}
-img{{max-width:100%}}table{{border-collapse:collapse}}
-td,th{{padding:.2rem .8rem;border:1px solid #ccc;text-align:right}}
-pre{{background:#f5f5f5;padding:1rem;overflow:auto}}</style></head><body>
-<h1>{name}</h1>{image}
-<h2>Result</h2><pre>{result}</pre>
-<h2>Evaluations</h2><table><tr><th>step</th><th>AP</th><th>AP50</th><th>AP75</th></tr>{rows}</table>
-<h2>Plan</h2><pre>{plan}</pre>
-<h2>Settings</h2><pre>{settings}</pre></body></html>
-"""
+_LOSSES = ("total", "iou", "objectness", "classes", "l1")
+_SCORES = ("AP", "AP50", "AP75")
+MOST_POINTS = 600
 
 
 def write_report(folder: Path, result: Mapping[str, Any], plan: Sequence[str]) -> None:
     """Write `report.html`, one file with everything in it, and `curves.png` if matplotlib is installed."""
     steps, scores = _read_metrics(folder)
-    image = ""
     if missing_packages(["matplotlib"]):
-        _log.info("No curves: matplotlib is not installed. Run: pip install 'boxwright[plots]'")
+        _log.info("No %s: matplotlib is not installed. Run: pip install 'boxwright[plots]'", _PICTURE)
     else:
         _draw_curves(steps, scores, folder / _PICTURE)
-        data = base64.b64encode((folder / _PICTURE).read_bytes()).decode()
-        image = f'<img alt="losses, learning rate and AP over the steps" src="data:image/png;base64,{data}">'
-    rows = "".join(
-        f"<tr><td>{s['step']:g}</td>" + "".join(f"<td>{s[k]:.4f}</td>" for k in ("AP", "AP50", "AP75")) + "</tr>"
-        for s in scores
+    settings = (folder / "args.yaml").read_text(encoding="utf-8")
+    (folder / "report.html").write_text(
+        _make_page(folder.name, steps, scores, result, plan, settings), encoding="utf-8"
     )
-    page = _PAGE.format(
-        name=html.escape(folder.name),
-        image=image,
-        result=html.escape(json.dumps(dict(result), indent=1, ensure_ascii=False)),
-        rows=rows,
-        plan=html.escape("\n".join(plan)),
-        settings=html.escape((folder / "args.yaml").read_text(encoding="utf-8")),
+
+
+def _make_page(
+    name: str,
+    steps: Sequence[Mapping[str, float]],
+    scores: Sequence[Mapping[str, float]],
+    result: Mapping[str, Any],
+    plan: Sequence[str],
+    settings: str,
+) -> str:
+    best = max(scores, key=lambda s: s["AP"], default=None)
+    head = [("best AP", "–" if best is None else f"{best['AP']:.4f}")]
+    head += [
+        ("at step", "–" if best is None else f"{best['step']:g}"),
+        ("steps", f"{steps[-1]['step']:g}" if steps else "0"),
+    ]
+    rows = [[f"{s['step']:g}", *(f"{s[key]:.4f}" for key in _SCORES)] for s in scores]
+    kinds = ["best" if s is best else "" for s in scores]
+    return make_page(
+        name,
+        figures(head),
+        section(
+            "Curves",
+            element(
+                "div",
+                _plot("Loss", steps, _LOSSES, y_from=0),
+                _plot("AP on held-out images", scores, _SCORES, y_from=0, dots=True),
+                _plot("Learning rate", steps, ("lr",)),
+                class_="columns halves",
+            ),
+        ),
+        section("Evaluations", table(("step", *_SCORES), rows, texts=0, kinds=kinds)),
+        section("Result", element("pre", json.dumps(dict(result), indent=1, ensure_ascii=False))),
+        section("Plan", element("pre", "\n".join(plan))),
+        section("Settings", element("pre", settings)),
     )
-    (folder / "report.html").write_text(page, encoding="utf-8")
+
+
+def _plot(
+    title: str,
+    rows: Sequence[Mapping[str, float]],
+    keys: Sequence[str],
+    *,
+    y_from: float | None = None,
+    dots: bool = False,
+) -> Html:
+    # A long run has more steps than a plot has pixels.
+    shown = rows[:: max(1, len(rows) // MOST_POINTS)]
+    found = [s[key] for s in shown for key in keys if math.isfinite(s[key])]
+    top = max(found, default=1.0) * 1.05 or 1.0
+    lines = [Series(name=key, x=[s["step"] for s in shown], y=[s[key] for s in shown], dots=dots) for key in keys]
+    y_range = None if y_from is None else (y_from, top)
+    return element("div", element("h3", title), line_plot(lines, x_label="step", y_label=title, y_range=y_range))
 
 
 def _read_metrics(folder: Path) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
