@@ -3,6 +3,8 @@
 from boxwright.core.errors import BoxwrightError
 
 _WINDOW_S = 0.04
+_WINDOWS = 2  # in a row with too many arrivals; many clients that begin at once fill one
+_LONG = 0.25  # of the longest wait: a shorter queue is no overload
 _MORE = 1.3  # arrivals for each answer that count as too many
 _SMOOTH = 0.1
 
@@ -36,6 +38,8 @@ class Admission:
         self._window_end = 0.0
         self._arrived = self._answered = 0
         self._was_busy = False
+        self._waiting = 0  # at the last arrival
+        self._excesses = 0  # windows in a row with too many arrivals
         self.overloaded = False
 
     @property
@@ -43,12 +47,13 @@ class Admission:
         """How long a request may wait now."""
         return min(self._max_wait_s, self._service_s / 2) if self.overloaded else self._max_wait_s
 
-    def arrived(self, now: float, *, busy: bool) -> None:
-        """Count a request, also one that is then refused; `busy`: others wait already."""
+    def arrived(self, now: float, waiting: int) -> None:
+        """Count a request, also one that is then refused; `waiting`: others that wait, below 0 for idle workers."""
         if now >= self._window_end:
-            self._roll(now, busy=busy)
+            self._roll(now, busy=waiting >= 0)
         self._arrived += 1
-        self._was_busy = self._was_busy and busy
+        self._waiting = waiting
+        self._was_busy = self._was_busy and waiting >= 0
 
     def answered(self, service_s: float, now: float) -> None:
         """Count an answer and the time that a worker needed for it."""
@@ -66,11 +71,13 @@ class Admission:
         return waiting < self._parallel or self.wait_s(waiting) <= self.limit_s
 
     def _roll(self, now: float, *, busy: bool) -> None:
-        length_s = max(_WINDOW_S, 4 * self._service_s)
-        if now >= self._window_end + length_s:  # a pause
-            self.overloaded = False
-        else:
-            self.overloaded = self._was_busy and self._arrived > _MORE * self._answered + self._parallel
+        length_s = max(_WINDOW_S, 2 * self._service_s)
+        is_excess = self._was_busy and self._arrived > _MORE * self._answered + self._parallel
+        if not is_excess or now >= self._window_end + length_s:  # the latter: a pause
+            self._excesses = 0
+        elif self.overloaded or self.wait_s(self._waiting) > _LONG * self._max_wait_s:
+            self._excesses += 1
+        self.overloaded = self._excesses >= _WINDOWS
         self._window_end = now + length_s
         self._arrived = self._answered = 0
         self._was_busy = busy

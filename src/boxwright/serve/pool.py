@@ -92,13 +92,16 @@ class Pool:
         Raises:
             Overloaded: it would have to wait too long.
         """
-        busy = len(self._jobs) >= self.plan.parallel
-        self._admission.arrived(time.monotonic(), busy=busy)
-        if busy:
+        waiting = self._count_waiting()
+        self._admission.arrived(time.monotonic(), waiting)
+        if waiting >= 0:
             self._refuse()
 
+    def _count_waiting(self) -> int:
+        return len(self._queue) + len(self._jobs) - self.plan.parallel
+
     def _refuse(self) -> None:
-        waiting = len(self._queue) + len(self._jobs) - self.plan.parallel
+        waiting = self._count_waiting()
         if not self._admission.may_wait(waiting) or len(self._queue) >= _MOST_WAITING:
             self._metrics.rejections.add(self.name, "queue")
             wait_s = max(1.0, self._admission.wait_s(waiting))

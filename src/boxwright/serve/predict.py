@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _OPTIONS = ("conf", "nms", "classes", "model")
 _NDJSON = "application/x-ndjson"
+_BYTES = (b"application/octet-stream", b"application/x-www-form-urlencoded")  # the latter: curl --data-binary
 
 
 async def predict(app: "App", request: "Request", body: Body) -> None:
@@ -41,7 +42,7 @@ async def predict(app: "App", request: "Request", body: Body) -> None:
             await _predict_many(app, request, pool, head, parts)
             return
         data = bytes(parts[0].data)
-    elif kind and kind != b"application/octet-stream" and not kind.startswith(b"image/"):
+    elif kind and kind not in _BYTES and not kind.startswith(b"image/"):
         raise Refusal(
             415,
             "Send the bytes of a picture (image/jpeg, image/png, …) or a multipart form. URLs and paths are not taken.",
@@ -118,18 +119,18 @@ async def ask(pool: Pool, head: Head, data: bytes, deadline: float, receive: Rec
         Overloaded: the request would wait too long.
     """
     job = pool.submit(head, data, deadline)
-    if not job.waited:  # at a worker already, which does not stop halfway
-        return await job.answer
-    watch = asyncio.ensure_future(receive())  # returns when the client has left
-    watch.add_done_callback(lambda done: None if done.cancelled() else pool.cancel(job))
+    # Returns when the client has left. A request that is at a worker already does not stop halfway.
+    watch = asyncio.ensure_future(receive()) if job.waited else None
+    if watch is not None:
+        watch.add_done_callback(lambda done: None if done.cancelled() else pool.cancel(job))
     try:
         return await job.answer
-    except asyncio.CancelledError:
-        if job.answer.cancelled():
-            raise ClientLeft("The client has left.") from None
-        raise
+    except asyncio.CancelledError:  # by `watch`, or by a server that cancels the whole request
+        pool.cancel(job)
+        raise ClientLeft("The client has left.") from None
     finally:
-        watch.cancel()
+        if watch is not None:
+            watch.cancel()
 
 
 def observe(app: "App", name: str, answer: Answer) -> None:
@@ -151,7 +152,6 @@ async def send_answer(request: "Request", answer: Answer) -> None:
 
 async def _predict_many(app: "App", request: "Request", pool: Pool, head: Head, parts: list[Part]) -> None:
     """Send a line for each picture, in order; so many are at work as the workers take."""
-    await request.send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", _NDJSON.encode())]})
     left = iter(parts)
     jobs: list[tuple[Part, Job]] = []
 
@@ -165,6 +165,8 @@ async def _predict_many(app: "App", request: "Request", pool: Pool, head: Head, 
     try:
         for _ in range(pool.plan.parallel + 1):
             submit()
+        headers = [(b"content-type", _NDJSON.encode())]
+        await request.send({"type": "http.response.start", "status": 200, "headers": headers})
         while jobs:
             part, job = jobs[0]
             first: list[asyncio.Future[Any]] = [job.answer, gone]

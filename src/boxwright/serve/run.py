@@ -107,7 +107,10 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Begin to drain."""
         self._app.draining = True
-        super().handle_exit(sig, frame)
+        if sig == signal.SIGTERM:
+            self.should_exit = True  # uvicorn would raise the signal again at the end, as if it had been cut off
+        else:
+            super().handle_exit(sig, frame)
 
 
 async def _serve(
