@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -148,6 +148,17 @@ def test_a_request_has_a_deadline(model: Path) -> None:
             assert answer.status == 504
             assert "0.3 s" in answer.json["error"]
         assert until(lambda: ask(server).status == 200)
+
+
+@pytest.mark.more
+def test_an_answer_may_take_longer_than_headers_may(
+    model: Path, expected: list[dict[str, Any]], threads: ThreadPoolExecutor
+) -> None:
+    with start(model, "--timeout", 60) as server:
+        with stopped(server):
+            answer = threads.submit(ask, server)
+            assert not wait([answer], timeout=12).done
+        assert answer.result().json["detections"] == expected
 
 
 class Load:

@@ -29,7 +29,7 @@ class Reply(NamedTuple):
 class Server:
     """`boxwright serve` in a process of its own; use it as a `with` block."""
 
-    def __init__(self, *words: object, log: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, *words: object, log: Path, env: Mapping[str, str] | None = None, within_s: float = 120) -> None:
         self._log = log.open("wb")
         self.log = log
         self.process = subprocess.Popen(
@@ -39,7 +39,7 @@ class Server:
             env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
         )
         assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], 120)
+        ready, _, _ = select.select([self.process.stdout], [], [], within_s)
         line = self.process.stdout.readline() if ready else b""
         if not line:
             self.__exit__()

@@ -2,13 +2,11 @@
 
 import argparse
 import json
-import os
 
 from boxwright.cli.options import add_model_facts, add_trust_argument, filled, model_options, positive
+from boxwright.core.environment import TOKEN, token
+from boxwright.core.errors import UsageError
 from boxwright.core.packages import require
-
-TOKEN = "BOXWRIGHT_TOKEN"
-"""The variable that holds the token, so that it is not in the list of processes."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_work(parser)
     _add_limits(parser)
     _add_access(parser)
+    _add_cluster(parser)
 
 
 def _add_work(parser: argparse.ArgumentParser) -> None:
@@ -75,10 +74,25 @@ def _add_access(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--access-log", metavar="FILE", type=filled, help="a JSON line for each request; - for stderr")
 
 
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("several machines")
+    group.add_argument("--engine", choices=("local", "ray"), default="local", help="ray: Ray Serve (default local)")
+    group.add_argument("--address", type=filled, help="the Ray cluster (default RAY_ADDRESS, else a new one here)")
+    group.add_argument(
+        "--replicas", metavar="MIN:MAX", type=_range,
+        help="how many machines serve, by the length of the queue (default 1 to all)",
+    )  # fmt: skip
+
+
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal; print one line when the models answer."""
     require("starlette", "uvicorn", "httptools", "python_multipart", extra="serve", by="boxwright serve")
-    from boxwright.serve.run import serve
+    if args.engine == "local":
+        for option in ("address", "replicas"):
+            if getattr(args, option) is not None:
+                raise UsageError(f"--{option} does nothing without --engine ray. Add it, or leave --{option} out.")
+    from boxwright.serve.config import ServeConfig
+    from boxwright.serve.run import name_models
 
     def show(address: str) -> None:
         if args.json:
@@ -86,9 +100,8 @@ def run(args: argparse.Namespace) -> int:
         else:
             print(f"Serving at {address} (page: {address}/)", flush=True)
 
-    serve(
-        list(args.models),
-        ready=show,
+    config = ServeConfig(
+        models=name_models(list(args.models)),
         host=args.host,
         port=args.port,
         device=args.device,
@@ -101,14 +114,31 @@ def run(args: argparse.Namespace) -> int:
         max_images=args.max_images,
         max_wait_ms=args.max_wait,
         timeout_s=args.timeout,
-        token=args.token or os.environ.get(TOKEN) or None,
+        token=args.token or token(),
         no_auth=args.no_auth,
         allow_host=tuple(args.allow_host),
         access_log=args.access_log,
         options=model_options(args),
         trust=args.trust,
     )
+    if args.engine == "ray":
+        require("ray", "fastapi", "aiohttp", extra="serve-ray", by="boxwright serve --engine ray")
+        from boxwright.serve.ray_ import RayOptions, serve_on_ray
+
+        serve_on_ray(config, RayOptions(address=args.address, replicas=args.replicas), ready=show)
+    else:
+        from boxwright.serve.app import App
+        from boxwright.serve.run import serve_app
+
+        serve_app(App(config), ready=show)
     return 0
+
+
+def _range(text: str) -> tuple[int, int]:
+    least, _, most = text.partition(":")
+    if not (least.isdecimal() and (most or least).isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of machines: use 2, or 1:8")
+    return int(least), int(most or least)
 
 
 def _port(text: str) -> int:

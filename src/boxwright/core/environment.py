@@ -11,6 +11,9 @@ CACHE = "BOXWRIGHT_CACHE"
 MAX_PIXELS = "BOXWRIGHT_MAX_PIXELS"
 """The variable that sets the number of pixels above which an image is not decoded."""
 
+TOKEN = "BOXWRIGHT_TOKEN"
+"""The variable that holds a server's token, so that it is not in the list of processes."""
+
 _MAX_PIXELS = 178_956_970  # Pillow refuses larger images too
 
 
@@ -24,6 +27,11 @@ def data_folder(name: str = "") -> Path:
     """Return the user's folder for data that must survive when caches are deleted; XDG_DATA_HOME moves it."""
     root = os.environ.get("XDG_DATA_HOME")
     return (Path(root) if root else Path.home() / ".local" / "share") / "boxwright" / name
+
+
+def token() -> str | None:
+    """Return the token of a server; None where it is not set."""
+    return os.environ.get(TOKEN) or None
 
 
 def max_pixels() -> int:

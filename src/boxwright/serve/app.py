@@ -69,9 +69,11 @@ class App:
     Its workers start with the first lifespan event or, in an app that passes none on, with the first request.
     """
 
-    def __init__(self, config: ServeConfig) -> None:
+    def __init__(self, config: ServeConfig, *, replica: str = "") -> None:
+        """Make it; `replica` is its name if there are several that share the requests."""
         self.config = config
-        self.metrics = Metrics()
+        self.metrics = Metrics(**{"replica": replica} if replica else {})
+        self._is_replica = bool(replica)
         self.held = Held(most=max(4 * config.max_body, 64 << 20))
         self.models = Models(config, self.metrics)
         self.draining = False
@@ -170,9 +172,13 @@ class App:
         await self.close()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _predict(self, request: Request) -> None:
+    async def start_if_mounted(self) -> None:
+        """Start the workers where no lifespan event came, as in an app that passes none on."""
         if self._starting is None:
             await self.start()
+
+    async def _predict(self, request: Request) -> None:
+        await self.start_if_mounted()
         body = Body(request.receive, request.headers, self.held, self.config.max_body)
         try:
             await predict(self, request, body)
@@ -200,6 +206,10 @@ class App:
 
     async def _reload(self, request: Request) -> None:
         self._guard.check_admin(request.headers)
+        if self._is_replica:
+            raise Refusal(
+                409, "Several replicas serve these models: send SIGHUP to `boxwright serve`, or deploy again."
+            )
         body = Body(request.receive, request.headers, self.held, 4096)
         try:
             values = json.loads(await body.read(request.arrived + self.config.timeout_s) or b"{}")

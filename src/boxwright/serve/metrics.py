@@ -22,10 +22,10 @@ class Counter:
         """Set the number of these label values."""
         self.values[labels] = value
 
-    def lines(self) -> Iterator[str]:
-        """Yield the samples."""
+    def samples(self) -> Iterator[tuple[str, dict[str, str], str]]:
+        """Yield name, labels and value of each sample."""
         for labels, value in self.values.items():
-            yield f"{self.name}{_braces(self.labels, labels)} {value:g}"
+            yield self.name, dict(zip(self.labels, labels, strict=True)), f"{value:.17g}"
 
 
 class Histogram:
@@ -45,19 +45,20 @@ class Histogram:
         counts[bisect_left(_SECONDS, seconds)] += 1
         counts[-1] += seconds
 
-    def lines(self) -> Iterator[str]:
-        """Yield the samples."""
-        for labels, counts in self.values.items():
+    def samples(self) -> Iterator[tuple[str, dict[str, str], str]]:
+        """Yield name, labels and value of each sample."""
+        for values, counts in self.values.items():
+            labels = dict(zip(self.labels, values, strict=True))
             total = 0
             for bound, count in zip((*map(str, _SECONDS), "+Inf"), counts, strict=False):
                 total += int(count)
-                yield f"{self.name}_bucket{_braces((*self.labels, 'le'), (*labels, bound))} {total}"
-            yield f"{self.name}_sum{_braces(self.labels, labels)} {counts[-1]:.6f}"
-            yield f"{self.name}_count{_braces(self.labels, labels)} {total}"
+                yield f"{self.name}_bucket", {**labels, "le": bound}, str(total)
+            yield f"{self.name}_sum", labels, f"{counts[-1]:.6f}"
+            yield f"{self.name}_count", labels, str(total)
 
 
 class Metrics:
-    """Everything that `/metrics` shows.
+    """Everything that `/metrics` shows; each sample also has the labels that the server has.
 
     Example:
         >>> metrics = Metrics()
@@ -66,7 +67,8 @@ class Metrics:
         ['boxwright_requests_total{model="nano",route="predict",status="200"} 1']
     """
 
-    def __init__(self) -> None:
+    def __init__(self, **labels: str) -> None:
+        self._labels = labels
         self.requests = Counter("boxwright_requests_total", "Answered requests.", ("model", "route", "status"))
         self.rejections = Counter("boxwright_rejections_total", "Requests refused without work.", ("model", "reason"))
         self.seconds = Histogram("boxwright_request_seconds", "From the first byte to the answer.", ("model", "route"))
@@ -89,16 +91,14 @@ class Metrics:
         lines = []
         for metric in vars(self).values():
             if isinstance(metric, Counter | Histogram):
-                lines += [f"# HELP {metric.name} {metric.text}", f"# TYPE {metric.name} {metric.kind}", *metric.lines()]
+                lines += [f"# HELP {metric.name} {metric.text}", f"# TYPE {metric.name} {metric.kind}"]
+                lines += [f"{name}{_braces(self._labels | own)} {value}" for name, own, value in metric.samples()]
         return "\n".join(lines) + "\n"
 
 
-def _braces(names: Labels, values: Labels) -> str:
-    pairs: Mapping[str, str] = dict(zip(names, values, strict=True))
-    if not pairs:
-        return ""
-    inner = ",".join(f'{name}="{_escape(value)}"' for name, value in pairs.items())
-    return f"{{{inner}}}"
+def _braces(labels: Mapping[str, str]) -> str:
+    inner = ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items())
+    return f"{{{inner}}}" if inner else ""
 
 
 def _escape(value: str) -> str:

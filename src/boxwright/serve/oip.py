@@ -58,6 +58,7 @@ async def _answer_model(app: "App", request: "Request", model: ServedModel, rest
 
 async def _infer(app: "App", request: "Request", model: ServedModel) -> None:
     request.route = "infer"
+    await app.start_if_mounted()
     pool = find_pool(app, model.pool)
     length = request.headers.get(HEADER_LENGTH.encode())
     if length is not None and not (length.isdigit() and len(length) < 12):

@@ -47,7 +47,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._in_headers and not self.transport.is_closing():
             if self._header_bytes > _MOST_HEADER_BYTES:
                 self._refuse(431, "The headers are too large.")
-            elif self._header_timer is None:
+            elif self._header_bytes and self._header_timer is None:  # not while a whole request is being answered
                 self._start_timer()
 
     def on_header(self, name: bytes, value: bytes) -> None:
