@@ -315,6 +315,10 @@ def test_metrics_without_a_name_or_a_form_are_refused() -> None:
     assert list(name_metrics([Accuracy(), nn.functional.l1_loss])) == ["Accuracy", "l1_loss"]
 
 
+def test_orcas_log_to_driver_is_what_happens_anyway() -> None:
+    assert Estimator.from_torch(model=lambda config: nn.Linear(1, 1), log_to_driver=True).epoch == 0
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -323,6 +327,8 @@ def test_metrics_without_a_name_or_a_form_are_refused() -> None:
         ({"loss": nn.MSELoss(), "step": lambda model, batch: None}, "Give one of them"),
         ({"scheduler_pace": "day"}, "Choose from: epoch, iteration"),
         ({"num_processes": 2}, "use backend, workers_per_node"),
+        ({"workers_per_nod": 2}, "Unknown setting 'workers_per_nod'. Did you mean 'workers_per_node'"),
+        ({"log_to_driver": False}, "always reaches this process"),
         ({"backend": "rey"}, "Did you mean 'ray'"),
         ({"num_nodes": 2}, "starts its workers on this machine"),
         ({"max_restarts": 2}, "can't restart itself"),

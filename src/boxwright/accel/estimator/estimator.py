@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -71,6 +72,7 @@ class Estimator:
         cache_dir: str | Path | None = None,
         max_restarts: int | None = None,
         seed: int = 0,
+        log_to_driver: bool = True,
         **settings: Any,
     ) -> "Estimator":
         """Return an estimator for any PyTorch model.
@@ -98,6 +100,7 @@ class Estimator:
             cache_dir: where tables are written for the workers: a folder or URL that all of them can read.
             max_restarts: restart all workers up to this many times after one failed; 2 by default.
             seed: of the weights and the order of samples.
+            log_to_driver: Orca's argument. The workers' output always comes here.
             **settings: other settings of `TorchNano`: precision, device, channels_last, cpu_for_each_process, …;
                 find_unused_parameters=True for a model that leaves parameters out in some steps.
 
@@ -123,6 +126,14 @@ class Estimator:
         taken = [name for name in _OWN if name in settings]
         if taken:
             raise UsageError(f"{taken[0]}={settings[taken[0]]!r}: use backend, workers_per_node and seed instead.")
+        known = {**signature(cls.from_torch).parameters, **signature(TorchNano).parameters}
+        for name in settings:
+            check_choice("setting", name, [one for one in known if one != "settings"])
+        if not log_to_driver:
+            raise UsageError(
+                "log_to_driver=False: the workers' output always reaches this process. Leave it out, and redirect "
+                "sys.stdout and sys.stderr to hide it."
+            )
         for name, value in (("model", model), ("optimizer", optimizer), ("scheduler_creator", scheduler_creator)):
             if isinstance(value, nn.Module) or not (callable(value) or (value is None and name != "model")):
                 raise UsageError(
