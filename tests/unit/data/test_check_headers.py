@@ -1,5 +1,6 @@
 """The quick check: what headers, lengths and labels show, and that an unchanged set is not checked again."""
 
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from boxwright.data.check import FileFacts, check_files, check_headers, make_report
 from boxwright.data.check.before import CheckedBefore
+from boxwright.data.check.resume import check_resumed
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes
 
@@ -64,3 +66,20 @@ def test_a_set_is_known_as_checked_until_a_file_or_a_label_changes(scenes: Recor
     assert CheckedBefore(scenes, nothing, full=False, fresh_ns=1 << 60).load() is None  # too fresh to trust its times
     os.utime(scenes.path(4))
     assert before().load() is None
+
+
+def test_an_interrupted_check_continues_where_it_ended(scenes: Records, tmp_path: Path) -> None:
+    scenes.path(2).write_bytes(b"")
+    whole = list(check_files(scenes, range(9), 1))
+    notes = tmp_path / "notes.part"
+    interrupted = check_resumed(scenes, 1, notes)
+    assert list(itertools.islice(interrupted, 5)) == whole[:5]
+    interrupted.close()
+    # Something untrue shows that the notes are used, up to the first line that is not whole.
+    noted = notes.read_bytes().replace(b"0 bytes", b"9 bytes").splitlines(keepends=True)
+    notes.write_bytes(b"".join(noted[:4]) + noted[4][:20])
+    resumed = list(check_resumed(scenes, 1, notes))
+    assert "9 bytes" in resumed[2].findings[0].message
+    assert resumed[3:] == whole[3:]
+    assert not notes.exists()
+    assert list(check_resumed(scenes, 1, notes)) == whole

@@ -245,3 +245,19 @@ def test_written_numbers_are_short(tmp_path: Path) -> None:
     first = json.loads((tmp_path / "x.json").read_text())["annotations"][0]
     assert first["bbox"] == [236.98, 142.51, 24.7, 69.5]
     assert first["area"] == 1716.65
+
+
+def test_a_set_that_is_written_in_pieces_is_one_json(tmp_path: Path) -> None:
+    count = 9000  # images, of which only some of the second half have a box
+    boxes = [[[1, 2, 3.5, n]] if n > 5000 and n % 2 else [] for n in range(count)]
+    records = Records.from_lists(
+        root=tmp_path, paths=[f"{n}.jpg" for n in range(count)], boxes_xyxy=boxes,
+        class_ids=[[0] * len(own) for own in boxes], names=["x"],
+    )  # fmt: skip
+    write_coco(records, tmp_path / "x.json")
+    written = json.loads((tmp_path / "x.json").read_text())
+    assert [image["file_name"] for image in written["images"]] == [f"{n}.jpg" for n in range(count)]
+    owners = [n for n in range(count) if boxes[n]]
+    assert [(a["id"], a["image_id"]) for a in written["annotations"]] == [*enumerate(owners, start=1)]
+    assert written["annotations"][-1]["bbox"] == [1, 2, 2.5, 8997]
+    assert (tmp_path / "x.json").read_text() == json.dumps(written, separators=(",", ":"))

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from boxwright.core.cpu import read_cpu
+from boxwright.data.check.before import CheckedBefore
 from boxwright.data.check.report import RULES, CheckReport, Finding, usable
+from boxwright.data.check.resume import check_resumed
 from boxwright.data.check.rules import (
     FileFacts,
     check_boxes,
@@ -24,6 +26,8 @@ __all__ = [
     "make_report", "usable",
 ]  # fmt: skip
 
+_RESUMED = 1000  # images; fewer are checked again in seconds
+
 Progress = Callable[[int, int], None]
 
 
@@ -36,6 +40,8 @@ def check_records(
 ) -> CheckReport:
     """Return everything that is wrong or odd in a set. Every image is read and decoded, on all usable cores.
 
+    The check of a set of at least 1,000 images continues where an earlier one was interrupted, if nothing has changed.
+
     Args:
         records: the set.
         other: the other part of a divided set: an image that is in both is an error here.
@@ -44,7 +50,10 @@ def check_records(
     """
     workers = read_cpu().usable_cores
     facts = []
-    for fact in check_files(records, range(len(records)), workers):
+    place = None
+    if len(records) >= _RESUMED:
+        place = CheckedBefore(records, records.select([]), full=True).place
+    for fact in check_resumed(records, workers, place and place.with_suffix(".part")):
         facts.append(fact)
         if progress is not None:
             progress(len(facts), len(records))

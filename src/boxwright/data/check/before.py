@@ -36,7 +36,7 @@ class CheckedBefore:
 
     def load(self) -> CheckReport | None:
         """Return the report, None if there is none or something has changed."""
-        file = self._file
+        file = self.place
         if file is None or not file.exists():
             return None
         try:
@@ -48,7 +48,7 @@ class CheckedBefore:
 
     def save(self, report: CheckReport) -> None:
         """Keep a report on this set."""
-        file = self._file
+        file = self.place
         if file is None:
             return
         try:
@@ -60,7 +60,8 @@ class CheckedBefore:
             _log.debug("The report is not kept: %s", error)
 
     @cached_property
-    def _file(self) -> Path | None:
+    def place(self) -> Path | None:
+        """The report's file, None if a file of the set is too fresh."""
         digest = hashlib.sha256(b"full" if self._full else b"quick")
         newest = 0
         for records in (self._records, self._other) if self._full else (self._records,):

@@ -4,9 +4,10 @@ import json
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from boxwright.data.formats.files import (
     exported_names,
     find_images,
     is_strange,
-    write_text,
+    write_pieces,
 )
 from boxwright.data.label_cache import cached_file
 from boxwright.data.records import Records, pack_paths, unpack_paths
@@ -31,6 +32,7 @@ from boxwright.vision.decode import list_images
 _log = logging.getLogger(__name__)
 
 _BLOCK = 1 << 20
+_WRITTEN = 4096  # images whose entries are written at once
 _LONGEST_KEY = 64  # bytes of a key, its colon and bracket, with the space between them
 
 
@@ -195,29 +197,44 @@ def write_coco(records: Records, file: Path) -> None:
 
     Image and category ids are kept; annotations are counted from 1.
     """
-    images = []
-    for i, image_id in enumerate(records.image_ids.tolist()):
-        height, width = records.size_hw(i)
-        image = {"id": image_id, "file_name": records.relative_path(i)}
-        images.append(image | {"height": height, "width": width} if height else image)
-    columns = {
-        "image_id": np.repeat(records.image_ids, np.diff(records.offsets)).tolist(),
-        "category_id": np.array(records.category_ids, np.int64)[records.class_ids].tolist(),
-        "bbox": _shortest_xywh(records.boxes_xyxy).tolist(),
-        "area": _shortest(records.areas).tolist(),
-        "iscrowd": records.crowd.astype(int).tolist(),
-    }
-    content = {
-        "images": images,
-        "annotations": [
-            {"id": number} | dict(zip(columns, row, strict=True))
-            for number, row in enumerate(zip(*columns.values(), strict=True), start=1)
-        ],
-        "categories": [{"id": i, "name": name} for i, name in zip(records.category_ids, records.names, strict=True)],
-    }
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     # Python's json reads file names that are not valid UTF-8 back in this encoding.
-    write_text(file, text.encode("utf-8", "surrogatepass"))
+    write_pieces(file, (piece.encode("utf-8", "surrogatepass") for piece in _format_coco(records)))
+
+
+def _format_coco(records: Records) -> Iterator[str]:
+    """Yield the text of a json in pieces: all annotations as objects would take a hundred times their packed size."""
+    names, count = unpack_paths(records), len(records)
+    yield '{"images":['
+    for start in range(0, count, _WRITTEN):
+        images = []
+        for i in range(start, min(start + _WRITTEN, count)):
+            height, width = records.size_hw(i)
+            image = {"id": int(records.image_ids[i]), "file_name": names[i]}
+            images.append(image | {"height": height, "width": width} if height else image)
+        yield _format_list(images, start)
+    yield '],"annotations":['
+    for start in range(0, count, _WRITTEN):
+        end = min(start + _WRITTEN, count)
+        first, last = int(records.offsets[start]), int(records.offsets[end])
+        owners = np.repeat(records.image_ids[start:end], np.diff(records.offsets[start : end + 1]))
+        columns = {
+            "id": range(first + 1, last + 1),
+            "image_id": owners.tolist(),
+            "category_id": np.array(records.category_ids, np.int64)[records.class_ids[first:last]].tolist(),
+            "bbox": _shortest_xywh(records.boxes_xyxy[first:last]).tolist(),
+            "area": _shortest(records.areas[first:last]).tolist(),
+            "iscrowd": records.crowd[first:last].astype(int).tolist(),
+        }
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        yield _format_list(rows, first)
+    categories = [{"id": i, "name": name} for i, name in zip(records.category_ids, records.names, strict=True)]
+    yield f'],"categories":[{_format_list(categories, 0)}]}}'
+
+
+def _format_list(entries: Sequence[Mapping[str, Any]], before: int) -> str:
+    """Return entries of a json list without its brackets; there were so many before them."""
+    text = json.dumps(entries, ensure_ascii=False, separators=(",", ":"))[1:-1]
+    return f",{text}" if text and before else text
 
 
 def _looks_like_coco(file: Path) -> bool:

@@ -3,7 +3,7 @@
 import filecmp
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.core.errors import DataError, shorten
-from boxwright.core.files import is_inside, read_bytes, require_file, write_whole
+from boxwright.core.files import is_inside, read_bytes, require_file, whole_file, write_whole
 from boxwright.core.log import get_logger
 from boxwright.data.formats.base import outside
 from boxwright.data.records import PathText, Records
@@ -55,6 +55,15 @@ def write_text(file: Path, text: str | bytes, *, atomic: bool = True) -> None:
         else:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)
+    except OSError as error:
+        raise DataError(f"Cannot write {str(file)!r}: {error.strerror}. Choose another place.") from error
+
+
+def write_pieces(file: Path, pieces: Iterable[bytes]) -> None:
+    """Write a file atomically from pieces that need not be in memory together, and make its folder."""
+    try:
+        with whole_file(file) as draft, draft.open("wb") as out:
+            out.writelines(pieces)
     except OSError as error:
         raise DataError(f"Cannot write {str(file)!r}: {error.strerror}. Choose another place.") from error
 

@@ -15,7 +15,7 @@ from boxwright.accel.nano import TorchNano
 from boxwright.core.errors import DataError, UsageError, shorten
 from boxwright.core.log import get_logger
 from boxwright.core.memory import read_memory
-from boxwright.data.cache import CacheKind, open_cache
+from boxwright.data.cache import CacheKind, TileCache, open_cache
 from boxwright.data.check import CheckReport, FileFacts, check_files, check_headers, make_report, usable
 from boxwright.data.check.before import CheckedBefore
 from boxwright.data.dataset import DetectionDataset
@@ -193,7 +193,14 @@ def make_dataset(
         kind = "ram" if by_processes or tile_bytes(records, size_hw).sum() < limit_bytes else "none"
     chosen: CacheKind = kind
     limit_bytes = limit_bytes if kind == "ram" else None
-    tiles = open_cache(chosen, records, size_hw, processes=nano.world_size, limit_bytes=limit_bytes)
+    opened: list[TileCache] = []
+
+    def open_own() -> None:
+        opened.append(open_cache(chosen, records, size_hw, processes=nano.world_size, limit_bytes=limit_bytes))
+
+    # Making a disk cache takes minutes, and on another machine it may take longer than a collective waits.
+    run_in_all(nano, open_own)
+    (tiles,) = opened
     return DetectionDataset(records, size_hw, policy=policy, seed=config.seed, tiles=tiles)
 
 
