@@ -14,15 +14,22 @@ from boxwright.core.structure import flatten
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword inputs of one call."""
+TARGETS = ("labels", "label", "target", "targets", "y")
+"""The names that a target goes by in a batch that is a dictionary."""
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class BatchForm:
     """Splits batches into inputs and target by the parameters of the model's `forward`.
 
-    A mapping is split by name: what `forward` takes goes in, the rest is the target. Of a tuple or list, the first
-    elements go in, as many as `forward` takes. The last one is the target unless `forward` requires it. Inputs may be
-    nested, as in ((a, b), target). Anything else is the one input, without a target.
+    A mapping is split by name: what `forward` takes goes in, the rest is the target; where `forward` takes none of its
+    names, the mapping itself is the input. Of a tuple or list, the first elements go in, as many as `forward` takes.
+    The last one is the target unless `forward` requires it. Inputs may be nested, as in ((a, b), target), or a mapping,
+    as in ({"a": a, "b": b}, target). Anything else is the one input, without a target.
+
+    Args:
+        model: the model.
+        targets: names that are the target, even if `forward` takes them, as Hugging Face's models take `labels`.
 
     Raises:
         UsageError: the model has no `forward`.
@@ -35,13 +42,15 @@ class BatchForm:
         (((('x',), {}), 'y'), ((('x', 'mask'), {}), 'y'), ((('x',), {}), None))
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, targets: Iterable[str] = ()) -> None:
         if not callable(getattr(model, "forward", None)):
             raise UsageError(
                 f"model={model!r} has no forward(…). Give a torch.nn.Module; a function can be the forward of one."
             )
         parameters = parameters_of(model.forward) or parameters_of(lambda *_args, **_kwargs: None) or []
-        self._least = len(required_inputs(parameters))
+        required = required_inputs(parameters)
+        self.targets = tuple(name for name in targets if name not in required)
+        self._least = len(required)
         self._most = sum(p.kind in _POSITIONAL for p in parameters)
         if any(p.kind is p.VAR_POSITIONAL for p in parameters):
             self._most = sys.maxsize
@@ -51,10 +60,12 @@ class BatchForm:
     def split(self, batch: Any) -> tuple[Call, Any]:
         """Return the call, and the target or None."""
         if isinstance(batch, Mapping):
-            inputs = {k: v for k, v in batch.items() if self._any_name or k in self._names}
-            return ((), inputs), _unwrap({k: v for k, v in batch.items() if k not in inputs})
+            return self._split_mapping(batch)
         if not isinstance(batch, list | tuple):
             return ((batch,), {}), None
+        if batch and isinstance(batch[0], Mapping) and self._takes(batch[0]):
+            call, rest = self._split_mapping(batch[0])
+            return call, _unwrap(tuple(batch[1:])) if len(batch) > 1 else rest
         parts = list(batch)
         if len(parts) == 2 and self._least > 1 and _is_list(parts[0]) and not _holds_mappings(parts[1]):
             return (tuple(parts[0]), {}), parts[1]  # ((a, b), target)
@@ -65,6 +76,16 @@ class BatchForm:
             )
         count = len(parts) if len(parts) <= max(self._least, 1) else min(len(parts) - 1, self._most)
         return (tuple(parts[:count]), {}), _unwrap(tuple(parts[count:]))
+
+    def _split_mapping(self, batch: Mapping[str, Any]) -> tuple[Call, Any]:
+        if not self._takes(batch):
+            return ((batch,), {}), None
+        inputs = {k: v for k, v in batch.items() if (self._any_name or k in self._names) and k not in self.targets}
+        return ((), inputs), _unwrap({k: v for k, v in batch.items() if k not in inputs})
+
+    def _takes(self, batch: Mapping[str, Any]) -> bool:
+        """Return whether `forward` takes a mapping's values by their names."""
+        return not self._names.isdisjoint(batch) or (self._any_name and not self._least)
 
 
 def parameters_of(function: Any) -> list[inspect.Parameter] | None:

@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.core.errors import UsageError
-from boxwright.core.structure import Template, flatten, rebuild
+from boxwright.core.structure import Template, call_parts, flatten, leaf_names, place_leaves, rebuild
 
 Array = NDArray[Any]
 
@@ -38,26 +38,77 @@ class Signature:
         outputs: the output arrays.
         call: the template of (args, kwargs).
         result: the template of what the model returns.
+        parameters: the names that positional inputs go by, in their order.
+        defaults: the templates of parameters that the example left out.
     """
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     call: Template
     result: Template
+    parameters: tuple[str, ...] = ()
+    defaults: Mapping[str, Template] = field(default_factory=dict)
 
     def flatten_call(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[Array]:
         """Return the flat arrays of a call, in the types that the model was converted with.
 
+        An input may be given by position or by name. Constants of the example, and parameters that it left out, may be
+        left out, or given with the same value.
+
         Raises:
-            UsageError: the structure of the call differs from the converted one, or a shape does not fit.
+            UsageError: the call differs in structure from the converted one, or a shape does not fit.
+
+        Example:
+            >>> port = Port(name="x", dtype="float32", shape=(None,))
+            >>> call = {"tuple": [{"tuple": [{"leaf": 0}]}, {"dict": {}}]}
+            >>> signature = Signature(inputs=(port,), outputs=(), call=call, result={"tuple": []}, parameters=("x",))
+            >>> signature.flatten_call((), {"x": [1.0]})
+            Traceback (most recent call last):
+            boxwright.core.errors.UsageError: Input 'x' takes an array or tensor, not a list.
+            >>> signature.flatten_call((), {"x": np.ones(2)})
+            [array([1., 1.], dtype=float32)]
         """
+        return self.check([np.asarray(leaf) for leaf in self.find_leaves(args, kwargs)])
+
+    def find_leaves(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[Any]:
+        """Return the inputs of a call in the signature's order, whatever their shapes; see `flatten_call`."""
         leaves, template = flatten((tuple(args), dict(kwargs or {})))
-        if template != self.call:
-            raise UsageError(
-                f"The model was converted for a call built like {self.call!r}, not like {template!r}. "
-                "Call it as the example was given."
-            )
-        return self.check([np.asarray(leaf) for leaf in leaves])
+        return leaves if template == self.call else self._match(args, kwargs or {})
+
+    def _match(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        expected, given = self._by_name(*call_parts(self.call)), self._by_name(args, kwargs)
+        leaves: list[Any] = [None] * len(self.inputs)
+        for name, template in expected.items():
+            if name in given:
+                place_leaves(template, given.pop(name), leaves, _describe(name))
+            elif leaf_names(template, ""):
+                raise UsageError(
+                    f"{_describe(name)} is missing. The model was converted for: {', '.join(map(str, expected))}."
+                )
+        for name, value in given.items():
+            default = self.defaults.get(str(name))
+            if default is None or flatten(value) != ([], default):
+                known = ", ".join(map(str, expected))
+                raise UsageError(
+                    f"{_describe(name)} was not part of the example that the model was converted with: it takes "
+                    f"{known}. Leave it out, or convert the model with an example that has it."
+                )
+        return leaves
+
+    def _by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str | int, Any]:
+        names = [*self.parameters[: len(args)], *range(len(self.parameters), len(args))]
+        for name in set(names) & set(kwargs):
+            raise UsageError(f"{_describe(name)} is given twice: by position and by name.")
+        return dict(zip(names, args, strict=True)) | dict(kwargs)
+
+    def names(self) -> list[str]:
+        """Return the names of the example's inputs and constants, as far as they have one."""
+        return [name for name in self._by_name(*call_parts(self.call)) if isinstance(name, str)]
+
+    def constants(self) -> list[str]:
+        """Return the names of what is the same in every call."""
+        parts = self._by_name(*call_parts(self.call))
+        return [name for name, part in parts.items() if isinstance(name, str) and not leaf_names(part, "")]
 
     def check(self, arrays: Sequence[Array]) -> list[Array]:
         """Return the inputs converted to the signature's types.
@@ -98,6 +149,8 @@ class Signature:
             "outputs": [asdict(p) | {"shape": list(p.shape)} for p in self.outputs],
             "call": self.call,
             "result": self.result,
+            "parameters": list(self.parameters),
+            "defaults": dict(self.defaults),
         }
 
     @classmethod
@@ -121,7 +174,14 @@ class Signature:
         for port in inputs:
             if np.dtype(port.dtype).kind not in "biufc" or any(size is not None and size < 0 for size in port.shape):
                 raise ValueError(f"{port!r} is not an input")
-        signature = cls(inputs=inputs, outputs=outputs, call=values["call"], result=values["result"])
+        signature = cls(
+            inputs=inputs,
+            outputs=outputs,
+            call=values["call"],
+            result=values["result"],
+            parameters=tuple(map(str, values.get("parameters", ()))),
+            defaults=dict(values.get("defaults", {})),
+        )
         # A call and a result that can't be built would fail at the first request.
         rebuild(signature.call, inputs)
         rebuild(signature.result, outputs)
@@ -146,6 +206,10 @@ def port_names(names: Sequence[str], taken: Sequence[str] = ()) -> list[str]:
         used.add(unique)
         result.append(unique)
     return result
+
+
+def _describe(name: str | int) -> str:
+    return f"Input {name!r}" if isinstance(name, str) else f"The input at position {name}"
 
 
 def refuse_bfloat16(value: Any) -> None:
