@@ -61,6 +61,13 @@ class DoublingSource:
 
     signature = SIGNATURE
     example = (np.arange(6, dtype=np.float32).reshape(2, 3),)
+    variants, notes = (), ()
+
+    def relaxed(self) -> Iterator["DoublingSource"]:
+        yield self
+
+    def fitting(self, samples: Sequence[tuple[Array, ...]]) -> Sequence[tuple[Array, ...]]:
+        return samples
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return DoublingGraph().run(inputs)

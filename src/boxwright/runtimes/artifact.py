@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from boxwright.core.catalogue import find, load
-from boxwright.core.errors import CheckpointError, UsageError
+from boxwright.core.errors import CheckpointError, ConversionError, UsageError
 from boxwright.core.files import write_whole
 from boxwright.core.packages import installed_version
 from boxwright.core.signature import Array, Signature
 from boxwright.core.spec import Spec
-from boxwright.runtimes.base import Choice, Graph, Runtime, Tuning
+from boxwright.runtimes.base import Choice, Graph, Runtime, Tuning, first_line, shorten
 from boxwright.runtimes.calibrate import Calibration
-from boxwright.runtimes.parity import distance
+from boxwright.runtimes.parity import BOUNDS, distance
 from boxwright.runtimes.trust import check_files, describe_code, hash_file, record
 
 FORMAT = 2
@@ -109,25 +109,33 @@ def convert_and_open(
         raise UsageError(f"{str(folder)!r} is not an empty folder. Choose a new folder for the artifact.")
     back_end: Runtime = load("runtime", choice.runtime)()
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        recipe = back_end.convert(source, choice, folder, calibration)
-    except BaseException:
-        for path in folder.iterdir():  # leave it empty, so that a corrected call can use it
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        raise
+    failure: ConversionError | None = None
+    for tried in source.relaxed():
+        try:
+            recipe, graph = _convert(back_end, tried, choice, folder, calibration, tuning or Tuning())
+            break
+        except ConversionError as error:
+            failure = error
+    else:
+        assert failure is not None
+        raise failure
+    notes = [recipe.get("note", ""), *source.notes]
+    if failure is not None:
+        recipe |= {} if tried.signature.free_batch else {"batch": _rows(tried)}
+        notes.append(f"{_describe_axes(tried)}: {shorten(str(failure))}")
+    if any(notes):
+        recipe["note"] = "; ".join(filter(None, notes))
     inputs = [np.asarray(a) for a in (golden if golden is not None else source.example)]
-    expected = source.run(inputs)
-    signature = source.signature if "batch" not in recipe else source.signature.with_batch(recipe["batch"])
-    graph = back_end.load(folder, choice, signature, tuning or Tuning())
     try:
-        found = distance(graph.run(signature.check(inputs)), expected)
+        expected = source.run(inputs)
+        found = distance(graph.run(tried.signature.check(inputs)), expected)
         arrays = {f"input_{i}": a for i, a in enumerate(inputs)} | {f"output_{i}": a for i, a in enumerate(expected)}
         np.savez_compressed(folder / GOLDEN, **arrays)
         packages = ("boxwright", "numpy", *find("runtime", choice.runtime).packages)
         artifact = Artifact(
             folder=folder,
             choice=choice,
-            signature=signature,
+            signature=tried.signature,
             spec=spec,
             files={name: hash_file(folder / name) for name in _list_files(folder)},
             versions={p: installed_version(p) or "unknown" for p in packages},
@@ -140,6 +148,60 @@ def convert_and_open(
         graph.close()
         raise
     return artifact, graph
+
+
+def _convert(
+    back_end: Runtime, source: Any, choice: Choice, folder: Path, calibration: Calibration | None, tuning: Tuning
+) -> tuple[dict[str, Any], Graph]:
+    """Convert into the folder, load the result, and compare it with the original on inputs of other sizes."""
+    try:
+        if calibration is not None:
+            calibration = replace(calibration, samples=source.fitting(calibration.samples))
+        recipe = back_end.convert(source, choice, folder, calibration)
+        graph = back_end.load(folder, choice, source.signature, tuning)
+        try:
+            for variant in source.variants:
+                _compare(graph, source, variant, BOUNDS[choice.precision])
+        except BaseException:
+            graph.close()
+            raise
+    except BaseException:
+        for path in folder.iterdir():  # leave it empty, so that a corrected call can use it
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        raise
+    return recipe, graph
+
+
+def _compare(graph: Graph, source: Any, variant: Any, bound: float) -> None:
+    shapes = ", ".join(str(a.shape) for a in variant.inputs)
+    try:
+        outputs = graph.run(graph.signature.check(variant.inputs))
+    except Exception as error:  # torch's own runtimes raise what the operator raises
+        if variant.needed:
+            raise ConversionError(f"the converted model fails on the shapes {shapes}: {first_line(error)}") from error
+        return
+    found = distance(outputs, source.run(variant.inputs))
+    if found > bound and found > 3 * distance(graph.run(graph.signature.check(_example(source))), _reference(source)):
+        raise ConversionError(f"on the shapes {shapes} the converted model's outputs are {found:.3g} away")
+
+
+def _example(source: Any) -> list[Array]:
+    return [np.asarray(t) for t in source.example]
+
+
+def _reference(source: Any) -> tuple[Array, ...]:
+    outputs: tuple[Array, ...] = source.run(_example(source))
+    return outputs
+
+
+def _rows(source: Any) -> int:
+    return int(source.example[0].shape[0]) if source.example[0].ndim else 1
+
+
+def _describe_axes(source: Any) -> str:
+    if source.signature.free_batch:
+        return "only the batch may have another size than in the example"
+    return f"only the example's shapes run ({', '.join(str(tuple(t.shape)) for t in source.example)})"
 
 
 def add_measurements(folder: Path, measured: Mapping[str, Any]) -> Artifact:

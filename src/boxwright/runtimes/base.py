@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -59,12 +59,16 @@ class Tuning:
         streams: requests computed in parallel, where the runtime can do that itself.
         cpus: the logical cpus of each process that the model runs in; empty for this process. `open_graph` starts
             them, so runtimes do not handle it.
+        properties: OpenVINO's own properties, which replace those that are chosen here.
+        session_options: ONNX Runtime's own `SessionOptions`, in place of those that are made here.
     """
 
     threads: int | None = None
     hint: Hint = "latency"
     streams: int | None = None
     cpus: tuple[tuple[int, ...], ...] = ()
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    session_options: Any = None
 
 
 class Graph(Protocol):
@@ -107,8 +111,8 @@ class Runtime(Protocol):
     def convert(self, source: Any, choice: Choice, folder: Path, calibration: Calibration | None) -> dict[str, Any]:
         """Write everything that `load` needs into the folder; return how it was done, as plain JSON values.
 
-        `source` is a `runtimes.source.Source`. `calibration` is given for int8. An entry "batch" in the result means
-        that only this batch size runs; the artifact's signature then fixes it.
+        `source` is a `runtimes.source.Source`. `calibration` is given for int8. Where the model can't be converted with
+        the axes free that are free in the source's signature, this fails, and is called again with fewer.
 
         Raises:
             ConversionError: the model can't be converted.
@@ -181,6 +185,17 @@ def first_line(error: Exception) -> str:
     """Return the first line of an error's text, or its type where it has none."""
     lines = str(error).strip().splitlines()
     return lines[0].strip() if lines else type(error).__name__
+
+
+def shorten(text: str, most: int = 200) -> str:
+    """Return a text in one line, cut off where it is longer.
+
+    Example:
+        >>> shorten("one  two three", 8)
+        'one two…'
+    """
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"
 
 
 def one_by_one(graph: Graph, requests: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:

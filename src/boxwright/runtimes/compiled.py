@@ -51,17 +51,8 @@ class CompiledRuntime:
             module, recipe = quantize(source, choice, calibration)
         else:
             module, recipe = prepare(source, choice, calibration=calibration)
-        program, batch = export_program(source, module)
-        try:
-            compile_program(program, folder)
-        except ConversionError:
-            if batch is not None or not source.signature.free_batch:
-                raise
-            # Some models can't be compiled with a free batch.
-            batch = source.example[0].shape[0]
-            compile_program(torch.export.export(module, source.example, strict=False), folder)
-        recipe["cpu"] = torch.backends.cpu.get_cpu_capability()
-        return recipe if batch is None else recipe | {"batch": batch}
+        compile_program(export_program(source, module), folder)
+        return recipe | {"cpu": torch.backends.cpu.get_cpu_capability()}
 
     def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> ModuleGraph:  # noqa: ARG002
         """Return a graph over the package's machine code; the package holds all of the choice."""

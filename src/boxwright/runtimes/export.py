@@ -15,6 +15,7 @@ from boxwright.core.errors import ConversionError
 from boxwright.core.spec import OutputForm
 from boxwright.runtimes.base import first_line
 from boxwright.runtimes.fold import fold_copy
+from boxwright.runtimes.program import dynamic_shapes
 from boxwright.runtimes.source import PREFIX, Source
 
 OPSET = 18
@@ -66,13 +67,12 @@ def export_onnx(
     Raises:
         ConversionError: the exporter fails.
     """
-    free_batch = source.signature.free_batch
-    axes: dict[int, Any] = {0: torch.export.Dim("batch")} if free_batch else {}
+    shapes, example = dynamic_shapes(source), source.roomy()
     if size_step is not None:
-        axes |= {2: size_step * torch.export.Dim("rows", min=1), 3: size_step * torch.export.Dim("columns", min=1)}
-    # The exporter takes a free axis of size 1 for a fixed one.
-    example = tuple(torch.cat((t, t)) if free_batch and t.shape[0] == 1 else t for t in source.example)
-    model = _to_onnx(source, example, (tuple(dict(axes) for _ in example),) if axes else None)
+        rows, columns = size_step * torch.export.Dim("rows", min=1), size_step * torch.export.Dim("columns", min=1)
+        first = shapes[0] if shapes else tuple({} for _ in example)
+        shapes = (tuple({**axes, 2: rows, 3: columns} for axes in first),)
+    model = _to_onnx(source, example, shapes)
     _name_nodes(model.graph)
     save_onnx(model, path, metadata or {})
     return {"opset": OPSET, "exporter": f"torch {torch.__version__}"}

@@ -67,8 +67,10 @@ class OnnxGraph:
         cores = read_cpu().usable_cores
         side_by_side = tuning.hint == "throughput"
         self.streams = tuning.streams or (max(1, cores // (tuning.threads or 1)) if side_by_side else 1)
-        options = _options(tuning.threads or (1 if side_by_side else max(1, cores // self.streams)))
-        if self.streams > 1:
+        options = tuning.session_options or _options(
+            tuning.threads or (1 if side_by_side else max(1, cores // self.streams))
+        )
+        if self.streams > 1 and tuning.session_options is None:
             # A thread that waits by spinning takes the core from a parallel request.
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._session: Any = _open(path, options)

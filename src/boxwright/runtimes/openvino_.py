@@ -280,7 +280,7 @@ def to_settings(choice: Choice, tuning: Tuning) -> dict[str, Any]:
         settings["INFERENCE_NUM_THREADS"] = tuning.threads * (streams or 1)  # the total of all streams
     elif cpu.quota is not None:
         settings["INFERENCE_NUM_THREADS"] = cpu.usable_cores  # OpenVINO respects the affinity, but not the quota
-    return settings
+    return settings | dict(tuning.properties)
 
 
 def _reason(error: Exception) -> str:

@@ -13,7 +13,8 @@ from boxwright.core.errors import ConversionError
 from boxwright.runtimes.base import first_line
 from boxwright.runtimes.fold import fold_copy
 from boxwright.runtimes.parity import BOUNDS, distance
-from boxwright.runtimes.source import PREFIX, Source
+from boxwright.runtimes.program import dynamic_shapes
+from boxwright.runtimes.source import PREFIX, Source, Variant
 from boxwright.runtimes.telemetry import no_telemetry
 from boxwright.runtimes.tracing import quiet_tracing
 
@@ -32,10 +33,9 @@ def convert(source: Source) -> tuple[Any, dict[str, Any]]:
     Raises:
         ConversionError: neither way produces the original's outputs.
     """
-    example = source.example
+    example = source.roomy()  # tracing may take an axis of size 1 for one that broadcasts
     if source.signature.free_batch:
-        # Tracing may take an axis of size 1 for one that broadcasts; more rows than two only take longer.
-        example = tuple(torch.cat((t, t))[:2] for t in example)
+        example = tuple(t[:2] for t in example)  # more rows only take longer
     reasons = []
     for way, read in (("traced", _trace), ("exported", _export)):
         try:
@@ -63,7 +63,7 @@ def _attempt(read: Callable[..., Any], source: Source, example: tuple[Tensor, ..
     try:
         with quiet_tracing() as notes:  # the readers warn about everything they are unsure of
             # OpenVINO folds too, but then the convolutions lose the names by which they can be kept in float.
-            model = read(fold_copy(source), example, source.signature.free_batch)
+            model = read(fold_copy(source), example, dynamic_shapes(source))
         _name_ports(model, source)
         _verify(model, source, example)
     except Exception as error:  # the readers run the user's model, which may raise anything
@@ -73,13 +73,11 @@ def _attempt(read: Callable[..., Any], source: Source, example: tuple[Tensor, ..
     return model, notes
 
 
-def _trace(module: nn.Module, example: tuple[Tensor, ...], free: bool) -> Any:  # noqa: ARG001 a trace is always free
+def _trace(module: nn.Module, example: tuple[Tensor, ...], shapes: Any) -> Any:  # noqa: ARG001 a trace is always free
     return openvino.convert_model(module, example_input=example)
 
 
-def _export(module: nn.Module, example: tuple[Tensor, ...], free: bool) -> Any:
-    batch = torch.export.Dim("batch")
-    shapes = (tuple({0: batch} for _ in example),) if free else None
+def _export(module: nn.Module, example: tuple[Tensor, ...], shapes: Any) -> Any:
     program = torch.export.export(module, example, dynamic_shapes=shapes, strict=False)
     program = program.run_decompositions()
     model = openvino.convert_model(program)
@@ -104,12 +102,23 @@ def _name_ports(model: Any, source: Source) -> None:
 
 
 def _verify(model: Any, source: Source, example: Sequence[Tensor]) -> None:
-    """Check that the outputs equal the original's, also for another batch size than the example's."""
+    """Check that the outputs equal the original's, also for other sizes than the example's."""
     with unbound():
         compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    rows = [None, 1] if source.signature.free_batch else [None]
-    for count in rows:
-        inputs = [np.ascontiguousarray(t[:count].numpy()) if t.ndim else t.numpy() for t in example]
-        found = distance([np.array(a) for a in compiled(inputs).values()], source.run(inputs))
+    tried = [Variant(tuple(t.numpy() for t in example)), *source.variants]
+    if source.signature.free_batch:
+        tried.append(Variant(tuple(t[:1].numpy() for t in example)))
+    for variant in tried:
+        inputs = [np.ascontiguousarray(a).reshape(a.shape) for a in variant.inputs]
+        expected = source.run(inputs)
+        try:
+            outputs = [np.array(a) for a in compiled(inputs).values()]
+        except RuntimeError:
+            if variant.needed:
+                raise
+            continue
+        found = distance(outputs, expected)
         if not found <= max(BOUNDS.values()):  # coarse: rounding is judged elsewhere
-            raise ConversionError(f"outputs for a batch of {len(inputs[0])} are {found:.3g} away from the model's")
+            raise ConversionError(
+                f"outputs for the shapes {[a.shape for a in inputs]} are {found:.3g} away from the model's"
+            )

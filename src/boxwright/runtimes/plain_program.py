@@ -107,7 +107,8 @@ class _Writer:
             values = self._describe_node(module, node, numbers)
             shape = getattr(node.meta.get("val"), "shape", None)
             if shape is not None and any(user.target is _CONV for user in node.users):
-                values["shape"] = [n if isinstance(n, int) else None for n in shape]  # weights are packed for it
+                # Weights are packed for it: for the example's image size, and any batch.
+                values["shape"] = [n if isinstance(n, int) else n.node.hint if i else None for i, n in enumerate(shape)]
             nodes.append(values)
         return {"nodes": nodes}
 

@@ -113,47 +113,45 @@ def lay_channels_last(module: nn.Module) -> None:
             tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)
 
 
-def export_program(source: Source, module: nn.Module) -> tuple[torch.export.ExportedProgram, int | None]:
-    """Return the exported program of a flat module, and the batch size if only one works.
+def dynamic_shapes(source: Source) -> Any:
+    """Return the free axes of a flat module's inputs as `torch.export` takes them; None if all are fixed.
 
-    The batch stays free where the source's is free and the model's code allows it; else it is the example's.
+    Only the batch has a name: where sizes must be equal or multiples, the exporter finds that out itself.
+    """
+    batch = torch.export.Dim("batch") if source.signature.free_batch else torch.export.Dim.AUTO
+    shapes = tuple({axis: torch.export.Dim.AUTO if axis else batch for axis in axes} for axes in source.free)
+    return (shapes,) if any(shapes) else None
+
+
+def export_program(source: Source, module: nn.Module) -> torch.export.ExportedProgram:
+    """Return the exported program of a flat module, with the axes free that are free in the source.
 
     Raises:
         ConversionError: the model's code can't be exported.
     """
     for parameter in module.parameters():
         parameter.requires_grad_(False)
-    if source.signature.free_batch:
-        batch = torch.export.Dim("batch")
-        # A free axis of size 1 would be taken for fixed.
-        example = tuple(torch.cat((t, t)) if t.shape[0] == 1 else t for t in source.example)
-        try:
-            return torch.export.export(
-                module, example, dynamic_shapes=(tuple({0: batch} for _ in example),), strict=False
-            ), None
-        except Exception:  # noqa: BLE001 - the example's own batch may still work; if not, its error is raised below
-            pass
+    shapes = dynamic_shapes(source)
     try:
-        program = torch.export.export(module, source.example, strict=False)
+        return torch.export.export(
+            module, source.roomy() if shapes else source.example, dynamic_shapes=shapes, strict=False
+        )
     except Exception as error:  # a user's model may raise anything
         raise ConversionError(
             f"torch.export can't follow the model's code: {first_line(error)} "
             "Control flow that depends on values of tensors, and changes of Python objects, are what it can't keep."
         ) from error
-    rows = source.example[0].shape[0] if source.example[0].ndim else None
-    return program, rows if source.signature.free_batch else None
 
 
 def save_program(source: Source, module: nn.Module, folder: Path) -> dict[str, Any]:
-    """Write the exported program of a flat module; return {"batch": n} where only one batch size works."""
-    program, batch = export_program(source, module)
-    guarded = program.module()
+    """Write the exported program of a flat module, and return an empty recipe."""
+    guarded = export_program(source, module).module()
     for node in list(guarded.graph.nodes):
         # The signature checks inputs with better messages; these checks cost time in every call.
         if node.op == "call_module" and node.target == "_guards_fn":
             guarded.graph.erase_node(node)
     write_program(guarded, folder)
-    return {} if batch is None else {"batch": batch}
+    return {}
 
 
 def load_program(

@@ -1,5 +1,6 @@
 """TorchScript: the model traced and frozen, run by PyTorch's own interpreter."""
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from boxwright.runtimes.quantized import quantize
 from boxwright.runtimes.source import Source
 from boxwright.runtimes.tracing import load_trace, save_trace, trace
 
+_SHAPES = "shapes.json"
 _MODES = {Precision.FP32: ("",), Precision.BF16: ("",), Precision.INT8: ("",)}
 
 
@@ -36,6 +38,8 @@ class JitRuntime:
         if choice.precision is Precision.INT8:
             assert calibration is not None
             module, recipe = quantize(source, choice, calibration)
+            shapes = [list(t.shape) for t in source.roomy()]
+            (folder / _SHAPES).write_text(json.dumps(shapes) + "\n", encoding="utf-8")
             return recipe | save_program(source, module, folder)
         module, recipe = prepare(source, choice, fuse=True, calibration=calibration)
         if choice.channels_last:
@@ -47,7 +51,7 @@ class JitRuntime:
         """Return a graph over the traced model."""
         if choice.precision is Precision.INT8:
             module = load_program(folder, _make_traceable, channels_last=choice.channels_last)
-            script, _ = trace(module, _zeros(signature))
+            script, _ = trace(module, _zeros(signature, folder / _SHAPES))
         else:
             script = load_trace(folder)
         return ModuleGraph(script, signature, tuning, keep_layout=choice.channels_last)
@@ -74,8 +78,13 @@ def _script_kernels(module: nn.Module) -> None:
                 set_module(module, name, torch.jit.script(part))
 
 
-def _zeros(signature: Signature) -> list[Tensor]:
+def _zeros(signature: Signature, file: Path) -> list[Tensor]:
+    """Return inputs to trace with, of the example's shapes."""
+    if file.is_file():
+        shapes = json.loads(file.read_text(encoding="utf-8"))
+    else:  # written before other axes than the batch could be free
+        shapes = [[2 if size is None else size for size in port.shape] for port in signature.inputs]
     return [
-        torch.zeros([2 if size is None else size for size in port.shape], dtype=getattr(torch, port.dtype))
-        for port in signature.inputs
+        torch.zeros([int(n) for n in shape], dtype=getattr(torch, port.dtype))
+        for port, shape in zip(signature.inputs, shapes, strict=True)
     ]

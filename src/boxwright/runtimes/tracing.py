@@ -13,11 +13,9 @@ from torch import Tensor, nn
 from boxwright.core.errors import CheckpointError, ConversionError
 from boxwright.core.files import naming
 from boxwright.runtimes.base import first_line
-from boxwright.runtimes.parity import distance
 from boxwright.runtimes.source import Source
 from boxwright.runtimes.trust import SCRIPT
 
-_SAME = 1e-2
 _PLACES = 3
 
 
@@ -58,21 +56,19 @@ def trace(module: nn.Module, example: Sequence[Tensor]) -> tuple[Any, dict[str, 
 
 
 def save_trace(source: Source, module: nn.Module, folder: Path) -> dict[str, Any]:
-    """Write the frozen trace of a flat module; return "batch" if only the example's batch works, and notes.
+    """Write the frozen trace of a flat module; return notes.
 
     Raises:
         ConversionError: the model can't be traced.
     """
-    script, notes = trace(module, source.example)
+    script, notes = trace(module, source.roomy())
     buffer = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         torch.jit.save(script, buffer)
     with naming(folder / SCRIPT):  # not by torch, which aborts the process when the disk is full
         (folder / SCRIPT).write_bytes(buffer.getbuffer())
-    if not source.signature.free_batch or _follows(script, module, source.example):
-        return notes
-    return notes | {"batch": source.example[0].shape[0]}
+    return notes
 
 
 def load_trace(folder: Path) -> Any:
@@ -88,15 +84,3 @@ def load_trace(folder: Path) -> Any:
             return torch.jit.load(path)  # type: ignore[no-untyped-call]
     except (RuntimeError, OSError, ValueError) as error:
         raise CheckpointError(f"{str(path)!r} can't be loaded: {first_line(error)}") from error
-
-
-def _follows(script: Any, module: nn.Module, example: Sequence[Tensor]) -> bool:
-    """Return whether a trace returns the model's outputs for a bigger batch too."""
-    more = [torch.cat((t, t.flip(0)[:1])) for t in example]
-    with torch.inference_mode():
-        expected = [t.numpy() for t in module(*more)]
-        try:
-            outputs = [t.numpy() for t in script(*more)]
-        except RuntimeError:
-            return False
-    return distance(outputs, expected) < _SAME

@@ -49,7 +49,7 @@ def test_a_choice_that_is_not_offered_is_refused_first(tmp_path: Path) -> None:
 def test_a_program_gets_modules_for_its_layers_and_computes_the_same() -> None:
     source = _source()
     module, _ = prepare(source, Choice(runtime="ipex"))
-    program = export_program(source, module)[0].module()
+    program = export_program(source, module).module()
     expected = program(*source.example)
     name_layers(program, torch.float32)
     layers = [part for part in program.modules() if isinstance(part, torch.nn.Conv2d | torch.nn.Linear)]
