@@ -35,12 +35,14 @@ class MetricScorer:
         data: a loader, or one batch; None where the metric has its own.
         form: how a batch is split into inputs and target.
         direction: whether more or less is better.
+        model: the model that is scored in its converted forms; a metric that takes the model may read its attributes.
     """
 
     metric: Any
     data: Any
     form: BatchForm
     direction: Direction = "max"
+    model: Any = None
 
     def __post_init__(self) -> None:
         kind = find_kind(self.metric)
@@ -58,6 +60,10 @@ class MetricScorer:
         if torch is not None:  # a loader that shuffles gives every model the same order
             torch.manual_seed(0)
         model, kind = OptimizedModel(graph), find_kind(self.metric)
+        if self.model is not None and kind != "pairs":
+            from boxwright.optimize.module import as_module  # imports torch, as the model's own code does
+
+            model = as_module(model, self.model)
         if kind == "model":
             return _to_score(self.metric(model))
         if kind == "model and data":

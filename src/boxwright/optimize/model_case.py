@@ -2,18 +2,21 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from boxwright.core.batches import BatchForm, Call, flat_inputs, iterate
+from boxwright.core.batches import BatchForm, Call, flat_inputs, is_loader, iterate
 from boxwright.core.errors import UsageError
 from boxwright.core.signature import Array
 from boxwright.core.spec import Spec
+from boxwright.core.structure import call_parts
 from boxwright.optimize.accuracy import Scorer
+from boxwright.optimize.dynamic import FreeAxes
 from boxwright.optimize.model import sample_call
 from boxwright.runtimes.source import Source
 
@@ -32,11 +35,13 @@ class ModelCase:
     samples: tuple[tuple[Array, ...], ...]
     scorer: Scorer | None
     model_digest: str
+    axes: FreeAxes = field(default_factory=FreeAxes)
     spec: Spec | None = None
 
     def source(self) -> Source:
         """Return the model with its example call."""
-        return Source.of(self.model, *self.call)
+        source: Source = self.axes.make_source(self.model, self.call)
+        return source
 
     def probes(self) -> Sequence[tuple[Array, ...]]:
         """Return the example and a few batches of the training data."""
@@ -55,19 +60,55 @@ class ModelCase:
         return self.model_digest if self.scorer is None else f"{self.model_digest} {self.scorer.fingerprint()}"
 
 
-def example_call(form: BatchForm, data: Any, input_sample: Any) -> Call:
-    """Return an example call, made from the sample if there is one, else from the data's first batch.
+def example_call(form: BatchForm, model: Any, data: Any, input_sample: Any, *, known: Call | None = None) -> Call:
+    """Return an example call: from the sample, the data's first batch, a known one, or what the model itself brings.
+
+    A Lightning module may bring `example_input_array` or a loader of its own.
 
     Raises:
-        UsageError: there is neither.
+        UsageError: there is none.
     """
+    if is_loader(input_sample):
+        data, input_sample = input_sample, None
+    if input_sample is None and data is None:
+        if known is not None:
+            return known
+        input_sample = getattr(model, "example_input_array", None)
     if input_sample is not None:
-        return sample_call(input_sample)
-    if data is None:
-        raise UsageError("There is no example of the model's inputs. Give training_data or input_sample.")
-    for batch in iterate(data):
+        args, kwargs = sample_call(input_sample)
+        return args, {name: value for name, value in kwargs.items() if name not in form.targets}
+    for batch in iterate(own_loader(model) if data is None else data):
         return form.split(batch)[0]
     raise UsageError("The data gave no batch, so there is no example of the model's inputs. Is the loader empty?")
+
+
+def own_loader(model: Any) -> Any:
+    """Return the loader that a Lightning module makes itself."""
+    for name in ("train_dataloader", "val_dataloader", "predict_dataloader"):
+        made = getattr(type(model), name, None)
+        if made is not None and not made.__module__.startswith(("lightning.", "pytorch_lightning.")):
+            return getattr(model, name)()
+    raise UsageError(
+        "There is no example of the model's inputs. Give input_sample, a loader of real inputs (training_data), or a "
+        "module with example_input_array."
+    )
+
+
+def take_samples(
+    data: Any, form: BatchForm, source: Source, count: int, *, by_sample: bool = False
+) -> list[tuple[Array, ...]]:
+    """Return the flat inputs of the first batches, in the order of the source's signature.
+
+    With `by_sample`, inputs that the example lacks are left out: the user's sample has chosen.
+    """
+    known = call_parts(source.signature.call)[1]
+    samples = []
+    for batch in islice(iterate(data), count):
+        args, kwargs = form.split(batch)[0]
+        if by_sample and known:
+            kwargs = {name: value for name, value in kwargs.items() if name in known}
+        samples.append(flat_inputs((tuple(source.signature.find_leaves(args, kwargs)), {})))
+    return samples
 
 
 def fitting_samples(source: Source, samples: Sequence[tuple[Array, ...]]) -> list[tuple[Array, ...]]:
