@@ -1,6 +1,7 @@
 """The runtime interface: a model is converted to a folder, and a folder is loaded into a graph."""
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from boxwright.core.types import Precision
 from boxwright.runtimes.calibrate import Calibration
 
 Hint = Literal["latency", "throughput"]
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,9 +183,14 @@ def refuse_fork(process: int) -> None:
         )
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's text, or its type where it has none."""
-    lines = str(error).strip().splitlines()
+def first_line(error: BaseException) -> str:
+    r"""Return the first line of an error's text without a terminal's colours, or its type where it has none.
+
+    Example:
+        >>> first_line(ValueError("\x1b[96mno\x1b[0m such layer\nat line 3")), first_line(KeyError())
+        ('no such layer', 'KeyError')
+    """
+    lines = _COLOUR.sub("", str(error)).strip().splitlines()
     return lines[0].strip() if lines else type(error).__name__
 
 

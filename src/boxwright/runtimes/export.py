@@ -15,7 +15,7 @@ from boxwright.core.errors import ConversionError
 from boxwright.core.spec import OutputForm
 from boxwright.runtimes.base import first_line
 from boxwright.runtimes.fold import fold_copy
-from boxwright.runtimes.program import dynamic_shapes
+from boxwright.runtimes.program import TRACE_INSTEAD, dynamic_shapes
 from boxwright.runtimes.source import PREFIX, Source
 
 OPSET = 18
@@ -97,8 +97,11 @@ def _to_onnx(source: Source, example: tuple[Tensor, ...], axes: Any) -> onnx.Mod
                 dynamic_shapes=axes,
                 verbose=False,
             )
-    except (torch.onnx.OnnxExporterError, RuntimeError) as error:
-        raise ConversionError(f"The model could not be exported to ONNX: {first_line(error)}") from error
+    except Exception as error:  # a user's model may raise anything
+        reason = error.__cause__ if isinstance(error, torch.onnx.OnnxExporterError) and error.__cause__ else error
+        raise ConversionError(
+            f"The model could not be exported to ONNX: {first_line(reason)} {TRACE_INSTEAD}"
+        ) from error
     finally:
         for logger, level in zip(noisy, levels, strict=True):
             logger.setLevel(level)

@@ -17,6 +17,7 @@ from boxwright.core.errors import ConversionError
 from boxwright.core.files import whole_file
 from boxwright.core.signature import Array
 from boxwright.core.types import Precision
+from boxwright.runtimes.base import first_line
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.fold import fold_copy
 from boxwright.runtimes.openvino_convert import find_module
@@ -100,12 +101,13 @@ def quantize(
                 ignored_scope=scope,
                 advanced_parameters=parameters,
             )
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:
             if not correct:
                 raise
-            # NNCF takes any constant added after a layer for that layer's bias, even a scalar, and then fails.
+            # NNCF takes any constant added after a layer for that layer's bias, even a scalar, and then fails; and it
+            # needs shapes that are fixed at each layer.
             quantised, note = attempt(ranges, correct=False)
-            return quantised, note | {"bias_correction": f"none, it failed: {error}"}
+            return quantised, note | {"bias_correction": f"none, it failed: {first_line(error)}"}
         return quantised, {"bias_correction": "fast", "ranges": ranges}
 
     try:

@@ -23,6 +23,8 @@ from boxwright.runtimes.rounding import FloatLayer, correct_biases, find_last_la
 from boxwright.runtimes.source import PREFIX, FlatModule, Source, check_names
 
 _OLD = "program.pt2"
+TRACE_INSTEAD = "The accelerator 'jit' traces the model instead."
+"""What to try where `torch.export` fails."""
 
 
 class BorderModule(nn.Module):
@@ -139,7 +141,8 @@ def export_program(source: Source, module: nn.Module) -> torch.export.ExportedPr
     except Exception as error:  # a user's model may raise anything
         raise ConversionError(
             f"torch.export can't follow the model's code: {first_line(error)} "
-            "Control flow that depends on values of tensors, and changes of Python objects, are what it can't keep."
+            "Control flow that depends on values of tensors, and changes of Python objects, are what it can't keep. "
+            f"{TRACE_INSTEAD}"
         ) from error
 
 
