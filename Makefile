@@ -4,13 +4,15 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: help setup demo docs docs-serve test test-engines test-cuda check unit test-ipex fmt bench fuzz chaos clean
+.PHONY: help setup demo docs docs-serve test test-engines test-thirdparty thirdparty test-cuda check unit test-ipex fmt \
+	bench fuzz chaos clean
 
 help:
 	@echo "make demo    train, score and optimise on generated scenes; no data and no network needed"
 	@echo "make test    lint, types, contracts and all tests"
 	@echo "make test-engines  the tests on local Ray and Spark clusters, and the slow tests that make test leaves out"
 	@echo "make test-cuda  the tests that need a GPU"
+	@echo "make test-thirdparty  the networks of timm, transformers and segmentation-models-pytorch"
 	@echo "make setup   create the virtual environment (the others do it if it is missing)"
 	@echo "make check   lint, types and contracts only"
 	@echo "make fmt     format the code"
@@ -58,13 +60,21 @@ check: setup
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --max-worker-restart 0 --durations=25
 
 unit: setup
-	$(PYTEST) -m "not engines and not more"
+	$(PYTEST) -m "not engines and not more and not thirdparty"
 	$(PYTEST) -m "engines and not more" tests/contract tests/integration
 
 # Real clusters on this machine: Ray with several nodes, Spark with a master and two workers (Java 17 is needed). It kills
 # workers at more moments than `make test`; `make chaos` has more.
 test-engines: setup
 	$(PYTEST) -m "engines or more" tests
+
+# Beside the environment and without what they depend on: torchvision's wheel requires a torch with CUDA.
+thirdparty: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/thirdparty \
+		--requirement tests/thirdparty/requirements.txt
+
+test-thirdparty: thirdparty
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/thirdparty docs/how-to/with-timm.md docs/how-to/with-transformers.md
 
 # What they find is kept in runs/fuzz/findings and runs/chaos.
 SECONDS = 600

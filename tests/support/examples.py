@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import pytest
 from support.shared import ROOT
+from support.thirdparty import import_or_skip
 from support.toy import save_toy_onnx
 from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
@@ -59,6 +60,10 @@ def run_in_example_folder(
 ) -> None:
     """Run an example in that folder, with the objects that it takes for granted."""
     monkeypatch.chdir(example_folder)
+    for package in re.findall(
+        r"^(?:import|from) (timm|transformers)\b", str(request.node.example.parsed), re.MULTILINE
+    ):
+        import_or_skip(package)
     namespace = request.node.example.namespace
     namespace.update({name: value for name, value in make_objects().items() if name not in namespace})
 

@@ -38,6 +38,7 @@ def offer_to_children(patch: pytest.MonkeyPatch) -> None:
 def import_or_skip(name: str) -> ModuleType:
     """Return a package, or skip the test or module that needs it."""
     offer()
-    if find_spec(name) is None:
+    module = None if find_spec(name) is None else importlib.import_module(name)
+    if module is None or hasattr(module, "NAMES_ONLY"):
         pytest.skip(f"{name} is not installed (make thirdparty)", allow_module_level=True)
-    return importlib.import_module(name)
+    return module
