@@ -27,13 +27,20 @@ class Reply(NamedTuple):
 
 
 class Server:
-    """`boxwright serve` in a process of its own; use it as a `with` block."""
+    """`boxwright serve`, or another verb, in a process of its own; use it as a `with` block."""
 
-    def __init__(self, *words: object, log: Path, env: Mapping[str, str] | None = None, within_s: float = 120) -> None:
+    def __init__(
+        self,
+        *words: object,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        within_s: float = 120,
+        verb: str = "serve",
+    ) -> None:
         self._log = log.open("wb")
         self.log = log
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "boxwright", "serve", "--port", "0", "--json", *map(str, words)],
+            [sys.executable, "-m", "boxwright", verb, "--port", "0", "--json", *map(str, words)],
             stdout=subprocess.PIPE,
             stderr=self._log,
             env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
@@ -45,6 +52,7 @@ class Server:
             self.__exit__()
             raise AssertionError(f"the server did not start: {log.read_text()}")
         self.url: str = json.loads(line)["url"]
+        self.page: str = json.loads(line)["page"]
         self.port = int(self.url.rpartition(":")[2])
 
     def request(

@@ -23,6 +23,7 @@ from boxwright.core.text import printable
 VERBS = {
     "predict": "find objects in images, videos and streams",
     "serve": "serve detectors over HTTP, with a page to try them",
+    "ui": "look at labelled sets, runs and reports in a browser",
     "eval": "score a model on a labelled set (COCO AP)",
     "compare": "compare two models on a labelled set: AP, speed, size, changed pictures",
     "train": "train a detector",

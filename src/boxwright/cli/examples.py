@@ -3,6 +3,7 @@
 EXAMPLES = {
     "predict": "boxwright predict yolox_nano street.jpg",
     "serve": "boxwright serve yolox_nano --port 8000",
+    "ui": "boxwright ui my_set runs",
     "eval": "boxwright eval yolox_nano --data my_set --report",
     "compare": "boxwright compare yolox_nano best --data my_set --max-drop 0.01",
     "train": "boxwright train --data my_set -n yolox_nano max_epoch 50",

@@ -20,11 +20,11 @@ MOST_POINTS = 600
 
 def write_report(folder: Path, result: Mapping[str, Any], plan: Sequence[str]) -> None:
     """Write `report.html`, one file with everything in it, and `curves.png` if matplotlib is installed."""
-    steps, scores = _read_metrics(folder)
+    steps, scores = read_metrics(folder)
     if missing_packages(["matplotlib"]):
         _log.info("No %s: matplotlib is not installed. Run: pip install 'boxwright[plots]'", _PICTURE)
     else:
-        _draw_curves(steps, scores, folder / _PICTURE)
+        _draw_picture(steps, scores, folder / _PICTURE)
     settings = (folder / "args.yaml").read_text(encoding="utf-8")
     (folder / "report.html").write_text(
         _make_page(folder.name, steps, scores, result, plan, settings), encoding="utf-8"
@@ -50,20 +50,25 @@ def _make_page(
     return make_page(
         name,
         figures(head),
-        section(
-            "Curves",
-            element(
-                "div",
-                _plot("Loss", steps, _LOSSES, y_from=0),
-                _plot("AP on held-out images", scores, _SCORES, y_from=0, dots=True),
-                _plot("Learning rate", steps, ("lr",)),
-                class_="columns halves",
-            ),
-        ),
+        draw_curves(steps, scores),
         section("Evaluations", table(("step", *_SCORES), rows, texts=0, kinds=kinds)),
         section("Result", element("pre", json.dumps(dict(result), indent=1, ensure_ascii=False))),
         section("Plan", element("pre", "\n".join(plan))),
         section("Settings", element("pre", settings)),
+    )
+
+
+def draw_curves(steps: Sequence[Mapping[str, float]], scores: Sequence[Mapping[str, float]]) -> Html:
+    """Return losses, AP and the learning rate over the steps, as `read_metrics` returns them."""
+    return section(
+        "Curves",
+        element(
+            "div",
+            _plot("Loss", steps, _LOSSES, y_from=0),
+            _plot("AP on held-out images", scores, _SCORES, y_from=0, dots=True),
+            _plot("Learning rate", steps, ("lr",)),
+            class_="columns halves",
+        ),
     )
 
 
@@ -84,7 +89,7 @@ def _plot(
     return element("div", element("h3", title), line_plot(lines, x_label="step", y_label=title, y_range=y_range))
 
 
-def _read_metrics(folder: Path) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
+def read_metrics(folder: Path) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
     """Return the metrics of steps and those of evaluations; of a step that was repeated after a resume, the last."""
     steps: dict[float, dict[str, float]] = {}
     scores: dict[float, dict[str, float]] = {}
@@ -97,7 +102,7 @@ def _read_metrics(folder: Path) -> tuple[list[dict[str, float]], list[dict[str, 
     return [steps[s] for s in sorted(steps)], [scores[s] for s in sorted(scores)]
 
 
-def _draw_curves(steps: list[dict[str, float]], scores: list[dict[str, float]], path: Path) -> None:
+def _draw_picture(steps: list[dict[str, float]], scores: list[dict[str, float]], path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4), layout="constrained")

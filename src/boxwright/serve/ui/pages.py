@@ -1,0 +1,207 @@
+"""The pages of `boxwright ui`."""
+
+from collections.abc import Sequence
+from urllib.parse import urlencode
+
+import numpy as np
+from numpy.typing import NDArray
+
+from boxwright.data.check.report import RULES
+from boxwright.data.records import Records
+from boxwright.data.stats import SIZE_LIMITS_PX
+from boxwright.report.page import Html, element, figures, make_page, section, table
+from boxwright.report.plots import Series, line_plot
+from boxwright.serve.ui.found import LabelledSet, Page, Run
+from boxwright.tasks.train.report import draw_curves, read_metrics
+
+PER_PAGE = 60
+MOST_LINES = 6
+SIZES = ("small", "medium", "large")
+TABS = (("data", "Data"), ("runs", "Runs"), ("errors", "Errors"), ("try", "Try"))
+
+STYLE = """
+nav { display: flex; gap: 1.2rem; border-bottom: 1px solid var(--line); padding-bottom: .4rem; flex-wrap: wrap; }
+nav a { text-decoration: none; padding: .2rem 0; } nav a[aria-current] { font-weight: 600; color: var(--ink);
+  border-bottom: 2px solid var(--c0); }
+.thumbs { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: .6rem; }
+.thumbs img { width: 100%; height: 120px; object-fit: contain; background: var(--raised); border-radius: 4px; }
+.thumbs span { font-size: .78rem; overflow-wrap: anywhere; display: block; }
+.picture { max-width: 100%; max-height: 75vh; } form { display: flex; flex-wrap: wrap;
+  align-items: center; gap: .5rem 1rem; } form .wide { flex-basis: 100%; }
+form label { display: flex; gap: .4rem; margin: 0; max-width: 100%; } form select { min-width: 0; }
+"""
+
+# Arrow keys go where the links "previous" and "next" go.
+SCRIPT = """
+addEventListener("keydown", (event) => {
+  if (event.target.closest("select, input")) return;
+  const rel = { ArrowLeft: "prev", ArrowRight: "next" }[event.key];
+  document.querySelector(`a[rel=${rel}]`)?.click();
+});
+"""
+
+
+def frame(tab: str, title: str, *parts: str) -> str:
+    """Return a page with the tabs above it."""
+    links = [
+        element("a", name, href=f"/{path}", **({"aria_current": "page"} if path == tab else {})) for path, name in TABS
+    ]
+    return make_page(title, element("nav", *links), *parts, style=STYLE, script=SCRIPT)
+
+
+def data_page(sets: Sequence[LabelledSet]) -> str:
+    """Return the list of labelled sets."""
+    rows = [(element("a", one.name, href=f"/data/{at}"),) for at, one in enumerate(sets)]
+    none = "No labelled set is in these folders. Name one: boxwright ui FOLDER"
+    return frame("data", "Labelled sets", table(("set",), rows) if rows else none)
+
+
+def set_page(at: int, one: LabelledSet, *, class_id: int | None, size: str, fault: str, page: int) -> str:
+    """Return thumbnails of the images of a set that pass the filters."""
+    records = one.records
+    chosen = choose(one, class_id=class_id, size=size, fault=fault)
+    pages = max(-(-len(chosen) // PER_PAGE), 1)
+    page = min(max(page, 0), pages - 1)
+    filters = {"class": "" if class_id is None else class_id, "size": size, "fault": fault}
+    thumbs = [
+        element(
+            "a",
+            element("img", src=f"/thumb/{at}/{i}", alt=records.relative_path(i), loading="lazy"),
+            element("span", records.relative_path(i)),
+            href=f"/image/{at}/{i}",
+        )
+        for i in chosen[page * PER_PAGE : (page + 1) * PER_PAGE].tolist()
+    ]
+    steps = []
+    for rel, to, said in (("prev", page - 1, "← previous"), ("next", page + 1, "next →")):
+        if 0 <= to < pages:
+            steps.append(element("a", said, rel=rel, href=f"?{urlencode({**filters, 'page': to})}"))
+    return frame(
+        "data",
+        one.name,
+        _filters(one, class_id, size, fault),
+        f"{len(chosen)} of {len(records)} images, page {page + 1} of {pages}",
+        element("p", *steps, class_="controls"),
+        element("div", *thumbs, class_="thumbs"),
+    )
+
+
+def choose(one: LabelledSet, *, class_id: int | None, size: str, fault: str) -> NDArray[np.int64]:
+    """Return the images with a box of this class and size, and with this fault; None and "" are any."""
+    records = one.records
+    kept = np.ones(len(records.class_ids), np.bool_)
+    if class_id is not None:
+        kept &= records.class_ids == class_id
+    if size in SIZES:
+        small, large = SIZE_LIMITS_PX
+        side = np.sqrt(np.nan_to_num(records.areas).clip(0))
+        kept &= np.digitize(side, [small, large]) == SIZES.index(size)
+    owner = np.repeat(np.arange(len(records)), np.diff(records.offsets))
+    chosen = np.unique(owner[kept]) if class_id is not None or size in SIZES else np.arange(len(records))
+    if fault and one.report is not None:
+        wrong = [f.index for f in one.report.findings if f.rule == fault and f.index is not None]
+        chosen = np.intersect1d(chosen, np.array(wrong, np.int64))
+    return chosen
+
+
+def image_page(at: int, one: LabelledSet, index: int) -> str:
+    """Return one image with its boxes."""
+    records = one.records
+    classes, boxes = records.class_ids_of(index).tolist(), records.boxes(index)
+    rows = [
+        (records.names[c], *(f"{v:.1f}" for v in box), "crowd" if crowd else "")
+        for c, box, crowd in zip(classes, boxes.tolist(), records.crowd_of(index).tolist(), strict=True)
+    ]
+    links = [element("a", "all images", href=f"/data/{at}")]
+    for rel, to, said in (("prev", index - 1, "← previous"), ("next", index + 1, "next →")):
+        if 0 <= to < len(records):
+            links.append(element("a", said, rel=rel, href=f"/image/{at}/{to}"))
+    spaced = [part for link in links for part in (link, "  ")]
+    found = [] if one.report is None else [f for f in one.report.findings if f.index == index]
+    alt = f"{records.relative_path(index)} with {len(rows)} boxes"
+    return frame(
+        "data",
+        records.relative_path(index),
+        element("p", *spaced, class_="controls"),
+        element("img", class_="picture", src=f"/picture/{at}/{index}", alt=alt),
+        element("ul", *(element("li", f"{f.rule}: {f.message}") for f in found)),
+        section("Boxes", table(("class", "x1", "y1", "x2", "y2", ""), rows)),
+    )
+
+
+def runs_page(runs: Sequence[Run], chosen: Sequence[int]) -> str:
+    """Return the list of runs, and the AP of the chosen ones over their steps."""
+    rows: list[tuple[str, ...]] = []
+    lines: list[Series] = []
+    for at, run in enumerate(runs):
+        steps, scores = read_metrics(run.folder)
+        best = max((s["AP"] for s in scores), default=None)
+        tick = {"checked": "checked"} if at in chosen else {}
+        box = element("input", type="checkbox", name="run", value=at, aria_label=f"compare {run.name}", **tick)
+        link = element("a", run.name, href=f"/runs/{at}")
+        state = "running" if run.live else "ended" if (run.folder / "result.json").exists() else "stopped"
+        last = f"{steps[-1]['step']:g}" if steps else "0"
+        rows.append((box, link, state, last, "–" if best is None else f"{best:.4f}"))
+        if at in chosen and len(lines) < MOST_LINES:
+            values = [s["AP"] for s in scores]
+            lines.append(Series(name=run.name, x=[s["step"] for s in scores], y=values, dots=True))
+    if not rows:
+        return frame("runs", "Runs", "No run is in these folders. boxwright train makes one in runs/train.")
+    listed = table(("", "run", "state", "steps", "best AP"), rows, texts=3)
+    plot = section("AP over the steps", line_plot(lines, x_label="step", y_label="AP")) if lines else ""
+    form = element("form", listed, element("button", "Compare the chosen runs"), action="/runs")
+    return frame("runs", "Runs", form, plot)
+
+
+def run_page(run: Run) -> str:
+    """Return the curves of a run as they are now."""
+    steps, scores = read_metrics(run.folder)
+    best = max((s["AP"] for s in scores), default=None)
+    head = [("state", "running" if run.live else "not running"), ("steps", f"{steps[-1]['step']:g}" if steps else "0")]
+    head.append(("best AP", "–" if best is None else f"{best:.4f}"))
+    return frame("runs", run.name, figures(head), draw_curves(steps, scores))
+
+
+def errors_page(pages: Sequence[Page]) -> str:
+    """Return the list of the pages that other commands wrote."""
+    rows = [
+        (one.kind, element("a", one.name, href=f"/report/{at}", target="_blank", rel="noopener"), one.said)
+        for at, one in enumerate(pages)
+    ]
+    none = "No report is in these folders. boxwright eval MODEL --data SET --report writes one."
+    return frame("errors", "Errors and comparisons", table(("kind", "folder", ""), rows, texts=2) if rows else none)
+
+
+def try_page() -> str:
+    """Return what the tab shows without a model."""
+    return frame("try", "Try a model", "Start with a model to try it here: boxwright ui FOLDER --model yolox_nano")
+
+
+def _filters(one: LabelledSet, class_id: int | None, size: str, fault: str) -> Html:
+    records: Records = one.records
+    parts = [
+        _select("class", "Class", [(str(i), name) for i, name in enumerate(records.names)], _text(class_id)),
+        _select("size", "Size", [(name, name) for name in SIZES], size),
+    ]
+    if one.report is not None:
+        count = dict.fromkeys(RULES, 0)
+        for finding in one.report.findings:
+            count[finding.rule] += 1
+        found = [(rule, f"{rule} ({n})") for rule, n in count.items() if n]
+        parts.append(_select("fault", "Fault", found, fault))
+    elif one.checking:
+        parts.append(element("span", f"Checking: {one.checked[0]} of {one.checked[1] or len(records)} images"))
+    else:
+        parts.append(element("a", "Look for faults", href="?check=1"))
+    return element("form", *parts, element("button", "Show"), class_="controls")
+
+
+def _select(name: str, label: str, values: Sequence[tuple[str, str]], chosen: str) -> Html:
+    options = [element("option", "any", value="")]
+    for value, said in values:
+        options.append(element("option", said, value=value, **({"selected": "selected"} if value == chosen else {})))
+    return element("label", f"{label} ", element("select", *options, name=name))
+
+
+def _text(class_id: int | None) -> str:
+    return "" if class_id is None else str(class_id)
