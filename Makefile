@@ -30,7 +30,7 @@ $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable ".[optimize,plots,ray,serve,serve-ray,spark]" --group dev --group docs
+		--editable ".[optimize,plots,ray,serve,serve-ray,spark,tune]" --group dev --group docs
 	touch $(READY)
 
 demo: setup
