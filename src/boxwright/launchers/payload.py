@@ -12,6 +12,7 @@ import cloudpickle
 
 from boxwright.core.errors import UsageError
 
+_reducers: list[Callable[[Any], Any]] = []
 _MAIN = ("__main__", "__mp_main__")  # the second is what multiprocessing calls it where it was imported
 
 
@@ -49,6 +50,11 @@ def unpack(data: bytes) -> Any:
     return pickle.loads(data)
 
 
+def register_reducer(reduce: Callable[[Any], Any]) -> None:
+    """Ask this function for how an object is pickled, as `object.__reduce__` says it, or None for pickle's own way."""
+    _reducers.append(reduce)
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(self, file: io.BytesIO, *, main_by_name: bool) -> None:
         super().__init__(file)
@@ -57,6 +63,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         self._by_value: list[ModuleType] = []
 
     def reducer_override(self, obj: Any) -> Any:
+        for reduce in _reducers:
+            reduced = reduce(obj)
+            if reduced is not None:
+                return reduced
         if isinstance(obj, type | FunctionType):
             name = obj.__module__
             if name in _MAIN and self._main_by_name and _is_reachable(obj):
@@ -87,6 +97,8 @@ def _can_import(module: ModuleType) -> bool:
     file = getattr(module, "__file__", None) or ""
     if not file.endswith(".py"):
         return True  # built-in or compiled: there is no code to send
+    if getattr(module.__spec__, "origin", None) == "frozen":  # such as abc: in every interpreter of this version
+        return True
     # Not `importlib.util.find_spec`: it looks in `sys.modules`, where pytest and loaders of single files put modules
     # that no other process can find.
     parts = module.__name__.split(".")

@@ -66,3 +66,25 @@ def test_a_file_with_the_name_of_an_importable_module_is_not_mistaken_for_it(
 def test_what_cannot_be_pickled_is_refused_with_its_name():
     with pytest.raises(UsageError, match=r"The job can't be sent .*lock"):
         pack([threading.Lock()], "The job")
+
+
+@pytest.mark.parametrize(
+    "base", ["collections.abc.Mapping", "abc.ABC", "io.StringIO", "torch.utils.data.IterableDataset"]
+)
+def test_a_class_of_a_file_may_derive_from_what_every_interpreter_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str
+):
+    package = base.rpartition(".")[0]
+    file = tmp_path / "experiment.py"
+    file.write_text(
+        f"import {package}\n\n"
+        f"class Mine({base}):\n"
+        "    def __getitem__(self, key): return key\n"
+        "    def __iter__(self): return iter('ab')\n"
+        "    def __len__(self): return 2\n\n"
+        "def show():\n    print(*Mine())\n"
+    )
+    monkeypatch.setitem(sys.modules, "experiment", ModuleType("put back afterwards"))
+    module = load_by_path(file, "experiment")
+
+    assert call_elsewhere(pack(module.show, "The job")) == "a b\n"
