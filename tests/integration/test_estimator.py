@@ -452,8 +452,22 @@ def around_the_wrapper(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Any:
     return nn.functional.mse_loss(outputs, batch[1]), outputs
 
 
-def test_a_step_that_shares_no_gradients_is_refused() -> None:
+def test_a_step_through_a_part_of_the_model_shares_gradients_too() -> None:
     estimator = make_estimator(**TWO, model=lambda config: OwnLoss(), loss=None, step=around_the_wrapper)
+    alone = make_estimator(model=lambda config: OwnLoss(), loss=None)
+    for one, batch_size in ((estimator, 4), (alone, 4)):
+        one.fit(make_loader, epochs=1, batch_size=batch_size)
+    assert_same_weights(estimator.get_state_dict(), alone.get_state_dict())
+
+
+def changes_its_own_weights(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Any:
+    with torch.no_grad():
+        next(model.parameters()).add_(os.getpid())
+    return around_the_wrapper(model, batch)
+
+
+def test_a_step_that_lets_the_workers_weights_drift_apart_is_refused() -> None:
+    estimator = make_estimator(**TWO, model=lambda config: OwnLoss(), loss=None, step=changes_its_own_weights)
     with pytest.raises(WorkerFailed, match="drifted apart") as caught:
         estimator.fit(make_loader, epochs=1, batch_size=4)
     assert isinstance(caught.value.__cause__, UsageError)

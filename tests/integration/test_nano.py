@@ -374,3 +374,158 @@ def test_pods_of_a_pytorchjob_are_machines_of_their_own(tmp_path: Path) -> None:
         assert one.returncode == 0, errors.decode()
     # Each has its machine to itself, and the rate is for both of them.
     assert [(tmp_path / f"rank_{r}").read_text() for r in (0, 1)] == ["0 0 2 1 2", "0 1 2 1 2"]
+
+
+class Odd(nn.Module):
+    """Learns through methods and parts of its own; `forward` is one of several ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.body, self.top = nn.Linear(4, 6), nn.Linear(6, 1)
+        self.norm = nn.BatchNorm1d(6, momentum=None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.top(self.norm(self.body(x)).tanh())
+
+    def training_loss(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": nn.functional.mse_loss(self(x), y)}
+
+
+def by_forward(model: Any, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+    return [nn.functional.mse_loss(model(x), y)]
+
+
+def by_method(model: Any, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+    return [model.training_loss(x, y)["loss"]]
+
+
+def by_parts(model: Any, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+    return [nn.functional.mse_loss(model.top(model.norm(model.body(x)).tanh()), y)]
+
+
+def by_two_passes(model: Any, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+    loss = nn.functional.mse_loss(model(x), y)
+    return [0.25 * loss, 0.75 * loss]
+
+
+def by_some_parameters(model: Any, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+    return [nn.functional.mse_loss(model.body(x).mean(1, keepdim=True), y)]
+
+
+def steps_of(runner: TorchNano, ways: list[Any], settle: bool) -> list[dict[str, torch.Tensor]]:
+    """Return the weights of every process after one step in each way; the ranks see different samples."""
+    net = Odd().eval()  # batch-norm by its statistics: two halves then give what the whole gives
+    model, optimizer = runner.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    for way in ways:
+        optimizer.zero_grad()
+        x, y = (part[runner.global_rank :: runner.world_size] for part in make_data().tensors)
+        losses = way(model, x, y)
+        for loss in losses:
+            runner.backward(loss, retain_graph=loss is not losses[-1])
+        if settle:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+    return runner.all_gather({k: v.clone() for k, v in net.state_dict().items()}) if runner.is_distributed else [
+        net.state_dict()
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("find_unused", [False, True])
+def test_any_way_through_the_model_takes_part_in_the_averaging_of_gradients(find_unused: bool) -> None:
+    ways = [by_method, by_parts, by_two_passes, by_forward, by_some_parameters, by_method]
+    (alone,) = TorchNano().launch(steps_of, ways, True)
+    first, second = TorchNano(num_processes=2, find_unused_parameters=find_unused).launch(steps_of, ways, True)
+    for name, value in alone.items():
+        assert torch.equal(first[name], second[name]), name
+        torch.testing.assert_close(first[name], value, rtol=0, atol=1e-6)
+
+
+def accumulate(runner: TorchNano, way: Any) -> torch.Tensor:
+    net = Odd().eval()
+    model = runner.setup(net)
+    x, y = (part[runner.global_rank :: runner.world_size] for part in make_data().tensors)
+    half = len(x) // 2
+    with model.no_sync():
+        runner.backward(way(model, x[:half], y[:half])[0])
+    runner.backward(way(model, x[half:], y[half:])[0])
+    return net.body.weight.grad
+
+
+def gradients_of_corner_cases(runner: TorchNano) -> dict[str, list[torch.Tensor]]:
+    net = Odd().eval()
+    model = runner.setup(net)
+    (by_method if runner.is_global_zero else by_some_parameters)(model, *make_data().tensors)[0].backward()
+    uneven = runner.all_gather(net.top.weight.grad)
+    return {"uneven": uneven, "forward": accumulate(runner, by_forward), "method": accumulate(runner, by_method)}
+
+
+def test_no_sync_leaves_the_averaging_to_the_last_backward_and_a_missing_gradient_counts_as_zero() -> None:
+    found = TorchNano(num_processes=2).launch(gradients_of_corner_cases)
+    expected = accumulate(TorchNano(), by_forward)
+    for way in ("forward", "method"):
+        torch.testing.assert_close(found[way], expected)
+    net = Odd().eval()
+    by_method(net, *make_data().tensors)[0].backward()
+    for gradient in found["uneven"]:
+        torch.testing.assert_close(gradient, net.top.weight.grad / 2)
+
+
+def test_methods_of_the_model_run_in_its_precision_and_keep_what_they_return() -> None:
+    class Speaks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.notes: list[str] = []
+
+        def kind(self, x: torch.Tensor) -> str:
+            return str(self.layer(x).dtype)
+
+        def raw(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x)
+
+        def book(self) -> list[str]:
+            return self.notes
+
+    def job(runner: TorchNano) -> list[Any]:
+        net = Speaks()
+        model = runner.setup(net)
+        model.book().append("kept")
+        return [model.kind(torch.ones(1, 4)), model.raw(torch.ones(1, 4)).dtype, net.notes, model.raw.__name__]
+
+    assert TorchNano(precision="bf16").launch(job) == ["torch.bfloat16", torch.float32, ["kept"], "raw"]
+    assert TorchNano(precision="64").launch(job)[:2] == ["torch.float64", torch.float64]
+
+
+@pytest.mark.parametrize("clip", ["torch", "nano"])
+def test_gradients_of_precision_16_have_their_true_size_and_can_be_clipped_and_accumulated(clip: str) -> None:
+    def job(runner: TorchNano) -> tuple[float, float, torch.Tensor]:
+        net = make_net()
+        before = net[0].weight.detach().clone()
+        model, optimizer = runner.setup(net, torch.optim.SGD(net.parameters(), lr=1.0))
+        x, y = make_data().tensors
+        for part in (slice(0, 8), slice(8, 16)):
+            runner.backward(nn.functional.mse_loss(model(x[part]), y[part]))
+        largest = float(net[0].weight.grad.abs().max())
+        if clip == "torch":
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        else:
+            norm = runner.clip_gradients(model, optimizer, max_norm=1e-3)
+        optimizer.step()
+        return largest, float(norm), before - net[0].weight.detach()
+
+    for low, full in zip(TorchNano(precision=16).launch(job), TorchNano().launch(job), strict=True):
+        torch.testing.assert_close(low, full, rtol=2e-2, atol=1e-5)
+
+
+def test_a_step_whose_gradients_overflow_in_precision_16_is_skipped() -> None:
+    def job(runner: TorchNano) -> bool:
+        net = make_net()
+        before = net[0].weight.detach().clone()
+        model, optimizer = runner.setup(net, torch.optim.SGD(net.parameters(), lr=1.0))
+        runner.backward(model(torch.ones(2, 4)).sum() * 1e38)
+        runner.clip_gradients(model, max_norm=1.0)
+        optimizer.step()
+        return torch.equal(net[0].weight, before) and runner.scaler_state()["scale"] < 65536
+
+    assert TorchNano(precision=16).launch(job)

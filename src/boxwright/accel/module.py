@@ -1,15 +1,18 @@
 """A user's models and optimizers on their way into a run, through it and back."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial, wraps
 from inspect import signature
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
+from boxwright.accel.late_sync import LateSync
 from boxwright.accel.plan import Plan
 from boxwright.core.errors import UsageError
 from boxwright.core.types import Precision
@@ -32,45 +35,60 @@ def model_dtype(precision: Precision) -> torch.dtype:
 
 def cast_floats(values: Any, dtype: torch.dtype) -> Any:
     """Return nested values with every floating-point tensor in `dtype`."""
-    return tree_map(lambda v: v.to(dtype) if isinstance(v, Tensor) and v.is_floating_point() else v, values)
+    return _map_tensors(values, lambda v: v.is_floating_point() and v.dtype is not dtype, lambda v: v.to(dtype))
 
 
 def _channels_last(values: Any) -> Any:
-    return tree_map(
-        lambda v: v.contiguous(memory_format=torch.channels_last) if isinstance(v, Tensor) and v.ndim == 4 else v,
-        values,
-    )
+    return _map_tensors(values, lambda v: v.ndim == 4, lambda v: v.contiguous(memory_format=torch.channels_last))
+
+
+def _map_tensors(values: Any, which: Callable[[Tensor], bool], change: Callable[[Tensor], Tensor]) -> Any:
+    """Return nested values with these tensors changed; the very same object if there are none."""
+    if not any(isinstance(v, Tensor) and which(v) for v in tree_leaves(values)):
+        return values
+    return tree_map(lambda v: change(v) if isinstance(v, Tensor) and which(v) else v, values)
 
 
 class NanoModule(nn.Module):
     """A model in its precision, behind DistributedDataParallel where there are several processes.
 
     Attributes are read from and written to the inner model, and the state dict has its keys. `_module` is what runs:
-    the model itself, or the parallel wrapper around it.
+    the model itself, or the parallel wrapper around it. The inner model's own methods run in the same precision, and
+    gradients that come from them are averaged over the processes, too.
     """
 
     def __init__(self, inner: nn.Module, running: nn.Module, plan: Plan, device: Device) -> None:
         super().__init__()
         self._module = running
+        sync = LateSync(running) if isinstance(running, DistributedDataParallel) else None
         # Not as submodules: the inner model is inside `_module` already.
-        self.__dict__.update(_inner=inner, _plan=plan, _device=device)
+        self.__dict__.update(_inner=inner, _plan=plan, _device=device, _sync=sync)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the model's outputs, floats in float32 (float64 with precision "64")."""
+        if self._sync is not None:
+            self._sync.expect()
+        return self._call(self._module, *args, **kwargs)
+
+    def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         precision, dtype = self._plan.precision, model_dtype(self._plan.precision)
         if dtype is not torch.float32:
             args, kwargs = cast_floats(args, dtype), cast_floats(kwargs, dtype)
         if self._plan.channels_last:
             args, kwargs = _channels_last(args), _channels_last(kwargs)
         with self._device.autocast(precision):
-            outputs = self._module(*args, **kwargs)
-        return tree_map(lambda v: v.float() if isinstance(v, Tensor) and v.dtype in _LOW else v, outputs)
+            outputs = function(*args, **kwargs)
+        return _map_tensors(outputs, lambda v: v.dtype in _LOW, Tensor.float)
 
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError:
-            return getattr(self.__dict__["_inner"], name)
+            inner = self.__dict__["_inner"]
+        value = getattr(inner, name)
+        if isinstance(value, MethodType) and value.__self__ is inner and not hasattr(nn.Module, name):
+            return wraps(value)(partial(self._call, value))
+        return value
 
     def __setattr__(self, name: str, value: Any) -> None:
         inner = self.__dict__.get("_inner")
@@ -108,11 +126,32 @@ class NanoModule(nn.Module):
 
 
 class ScaledOptimizer:
-    """An optimizer whose steps go through the loss scaler of fp16; everything else is the optimizer's own."""
+    """An optimizer whose steps go through the loss scaler of fp16; everything else is the optimizer's own.
+
+    Between backward and step the gradients have their true size, so that they can be clipped or logged as without a
+    scaler. The scale is a power of two: taking it out and putting it back loses no bits.
+    """
 
     def __init__(self, inner: Optimizer, scaler: torch.amp.GradScaler) -> None:
         self._inner = inner
         self._scaler = scaler
+
+    def scale_gradients(self) -> None:
+        """Put the scale back: a backward pass adds to them, or a step takes it out."""
+        self._multiply(self._read_scale())
+
+    def unscale_gradients(self) -> None:
+        """Take the scale out."""
+        self._multiply(self._read_scale().reciprocal())
+
+    def _read_scale(self) -> Tensor:
+        place = self._inner.param_groups[0]["params"][0].device
+        return self._scaler.scale(torch.ones((), device=place))
+
+    def _multiply(self, factor: Tensor) -> None:
+        gradients = [p.grad for group in self._inner.param_groups for p in group["params"] if p.grad is not None]
+        if gradients:
+            torch._foreach_mul_(gradients, factor)
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -123,6 +162,7 @@ class ScaledOptimizer:
         """Step with unscaled gradients; skip the step if they overflowed."""
         if closure is not None:
             raise UsageError("precision='16' can't step with a closure. Use precision='bf16' or '32'.")
+        self.scale_gradients()
         taken: float | None = self._scaler.step(self._inner)
         self._scaler.update()
         return taken
@@ -155,27 +195,3 @@ def as_list(value: Any) -> list[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, list | tuple) else [value]
-
-
-def find_models(**places: Any) -> dict[str, nn.Module]:
-    """Return the models in nested values by their path, each once.
-
-    Example:
-        >>> list(find_models(args=(nn.Identity(), {"teacher": nn.Identity()})))
-        ['args[0]', "args[1]['teacher']"]
-    """
-    found: dict[str, nn.Module] = {}
-    seen: set[int] = set()
-
-    def walk(path: str, value: Any) -> None:
-        if isinstance(value, nn.Module):
-            if id(value) not in seen:
-                seen.add(id(value))
-                found[path] = value
-        elif isinstance(value, Mapping | list | tuple):
-            for key, part in value.items() if isinstance(value, Mapping) else enumerate(value):
-                walk(f"{path}[{key!r}]", part)
-
-    for name, value in places.items():
-        walk(name, value)
-    return found

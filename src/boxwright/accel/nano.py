@@ -28,11 +28,11 @@ from boxwright.accel.module import (
     NanoModule,
     ScaledOptimizer,
     as_list,
-    find_models,
     follow,
     model_dtype,
     scale_rate,
 )
+from boxwright.accel.parcel import Changes, Parcel
 from boxwright.accel.plan import Plan, Request, one_of
 from boxwright.accel.strategy import make_launcher
 from boxwright.core import catalogue
@@ -148,6 +148,7 @@ class TorchNano:
             launcher_notes=() if launcher is None else launcher.notes(wanted or 1),
         )
         self.plan = Plan.resolve(request, read_cpu(), self._device.facts(Precision.parse(precision)))
+        self.num_processes = self._external.world_size if self.is_external else self.plan.processes
         self._launcher = launcher
         self._seed = seed
         self._ddp: dict[str, Any] = {
@@ -157,7 +158,9 @@ class TorchNano:
         self._world = World.single()
         self._place = torch.device("cpu")
         self._scaler: torch.amp.GradScaler | None = None
+        self._scaled: list[ScaledOptimizer] = []
         self._running = False
+        self._settings = frozenset(vars(self))  # all others are the user's
 
     def __getstate__(self) -> dict[str, Any]:
         # A worker that received the launcher would import its engine.
@@ -235,11 +238,11 @@ class TorchNano:
             with pinned(cores), self._work(world, min(worker.threads, torch.get_num_threads())):
                 return function(self, *args, **kwargs)
         launcher = self._launcher or make_launcher(self.plan.strategy)
-        job: Callable[[World], tuple[Result, dict[str, Any]]] = partial(self._run_job, function, args, kwargs)
-        result, weights = launcher.run(job, self.plan.workers)
-        models = find_models(self=self.__dict__, args=args, kwargs=kwargs)
-        for name, state in weights.items():
-            models[name].load_state_dict(state)
+        parcel = Parcel(function, args, kwargs, holders=[(self, self._settings)])
+        job: Callable[[World], tuple[Result, Changes]] = partial(self._run_job, function, args, kwargs, parcel)
+        with parcel.awaited():
+            result, changes = launcher.run(job, self.plan.workers)
+        parcel.apply(changes)
         return result
 
     def setup(self, model: nn.Module, *rest: Any) -> Any:
@@ -268,9 +271,13 @@ class TorchNano:
         return ready[0] if len(ready) == 1 else ready
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Compute the gradients, scaled where the precision needs it."""
+        """Compute the gradients; from a scaled loss where the precision needs it, but in their true size."""
         scaled: Any = loss if self._scaler is None else self._scaler.scale(loss)
+        for optimizer in self._scaled:
+            optimizer.scale_gradients()
         scaled.backward(*args, **kwargs)
+        for optimizer in self._scaled:
+            optimizer.unscale_gradients()
         self._device.end_of_step()
 
     def autocast(self) -> AbstractContextManager[None]:
@@ -278,13 +285,16 @@ class TorchNano:
         return self._device.autocast(self.plan.precision)
 
     def clip_gradients(
-        self, module: nn.Module, optimizer: Any, *, max_norm: float | None = None, clip_val: float | None = None
+        self, module: nn.Module, optimizer: Any = None, *, max_norm: float | None = None, clip_val: float | None = None
     ) -> Tensor | None:
-        """Clip the gradients to a norm, returning the norm before, or to a largest value."""
+        """Clip a model's gradients to a norm, returning the norm before, or to a largest value.
+
+        The same as torch's `clip_grad_norm_` and `clip_grad_value_`, in every precision. `optimizer` is there for code
+        that was written for Lightning's Fabric.
+        """
         if (max_norm is None) == (clip_val is None):
             raise UsageError("clip_gradients() takes either max_norm or clip_val.")
-        if self._scaler is not None and isinstance(optimizer, Optimizer):
-            self._scaler.unscale_(getattr(optimizer, "_inner", optimizer))
+        del optimizer
         if max_norm is not None:
             return nn.utils.clip_grad_norm_(module.parameters(), max_norm)
         assert clip_val is not None
@@ -380,7 +390,10 @@ class TorchNano:
     def _setup_part(self, part: Any) -> Any:
         if isinstance(part, Optimizer):
             part.register_step_post_hook(lambda *_: self._device.end_of_step())
-            return part if self._scaler is None else ScaledOptimizer(part, self._scaler)
+            if self._scaler is None:
+                return part
+            self._scaled.append(ScaledOptimizer(part, self._scaler))
+            return self._scaled[-1]
         return self._setup_loader(part)
 
     def _setup_loader(self, loader: Any) -> Any:
@@ -392,22 +405,24 @@ class TorchNano:
         return NanoLoader(own, self._place, self._device.feed)
 
     def _run_job(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], world: World
-    ) -> tuple[Any, dict[str, Any]]:
-        """Run a function in a worker; the first one returns its result and, by name, the weights of the models."""
-        models = find_models(self=self.__dict__, args=args, kwargs=kwargs)
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        parcel: Parcel,
+        world: World,
+    ) -> tuple[Any, Changes]:
+        """Run a function in a worker; the first one returns its result and what changed in the caller's objects."""
+        parcel.open()
         with self._work(world, torch.get_num_threads()):  # as the launcher has set OMP_NUM_THREADS
             result = function(self, *args, **kwargs)
-        if not world.is_first:
-            return None, {}
-        weights = {name: {k: v.detach().cpu() for k, v in m.state_dict().items()} for name, m in models.items()}
-        return result._inner if isinstance(result, NanoModule) else result, weights
+        return (result, parcel.close()) if world.is_first else (None, [])
 
     @contextmanager
     def _work(self, world: World, threads: int) -> Iterator[None]:
         """Run a block as one process of the run: rank, device, precision, threads, process group."""
         self._place = self._device.place(world.local_rank)
-        self._scaler = self._device.make_scaler(self.plan.precision)
+        self._scaler, self._scaled = self._device.make_scaler(self.plan.precision), []
         threads_before = torch.get_num_threads()
         torch.set_num_threads(threads)
         if world.world_size > 1:

@@ -238,15 +238,15 @@ class _Fitting:
             )
 
     def _check_same_weights(self) -> None:
-        """Stop if workers have different weights: their gradients were not shared."""
+        """Stop if workers have different weights: something changes them that is not shared."""
         if not self._nano.is_distributed:
             return
         mine = torch.stack([p.detach().double().abs().sum().cpu() for p in self._inner.parameters()])
         every = self._nano.all_gather(mine.to(self._nano.device))
         if not torch.allclose(every, every[:1].expand_as(every), rtol=_SAME, atol=0, equal_nan=True):
             raise UsageError(
-                "The workers' weights have drifted apart, so their gradients were not shared. In step(model, batch), "
-                "call model(...) itself for the forward pass, not a method of it."
+                "The workers' weights have drifted apart: something beside the optimizer changes them, and in each "
+                "worker otherwise. Change them from values that all workers share: nano.broadcast(…) or all_reduce(…)."
             )
 
     def _share_buffers(self) -> None:
