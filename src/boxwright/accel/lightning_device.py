@@ -17,7 +17,7 @@ from torch.distributed import ReduceOp
 from torch.optim import Optimizer
 
 from boxwright.accel.collectives import add_up
-from boxwright.accel.module import SYNC_BUFFERS
+from boxwright.accel.module import SYNC_BUFFERS, as_list
 from boxwright.core import catalogue
 from boxwright.core.errors import UsageError
 from boxwright.core.types import Precision
@@ -139,10 +139,17 @@ def read_devices(devices: Any, there: int) -> int:
     return count
 
 
-def settings_for(device: Device, precision: Precision, *, processes: int, local_rank: int = 0) -> dict[str, Any]:
+def settings_for(
+    device: Device,
+    precision: Precision,
+    *,
+    processes: int,
+    local_rank: int = 0,
+    find_unused_parameters: bool = False,
+) -> dict[str, Any]:
     """Return the settings with which Lightning's Trainer runs on a device of ours, alone or as one of several."""
     place = device.place(local_rank)
-    strategy = _Parallel(device) if processes > 1 else SingleDeviceStrategy(device=place)
+    strategy = _Parallel(device, find_unused_parameters) if processes > 1 else SingleDeviceStrategy(device=place)
     known = lightning_knows(device.name)
     accelerator = AcceleratorRegistry.get(device.name) if known else _make_accelerator(device, place)
     return {
@@ -160,6 +167,12 @@ def precision_settings(precision: Precision, device: Device | None) -> dict[str,
     # As a plugin it is exact: asked for "16-mixed" on a CPU, Lightning would compute in bf16.
     name: Literal["16-mixed", "bf16-mixed"] = "16-mixed" if precision is Precision.FP16 else "bf16-mixed"
     return {"plugins": [MixedPrecision(name, device.name, device.make_scaler(precision))]}
+
+
+def merge_settings(lightning: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+    """Return Lightning's settings with ours, and the plugins of both."""
+    plugins = [*as_list(lightning.get("plugins")), *ours.pop("plugins", [])]
+    return {**lightning, **ours, "plugins": plugins}
 
 
 class DeviceRules(Callback):
@@ -238,8 +251,11 @@ def _make_accelerator(device: Device, place: torch.device) -> Accelerator:
 class _Parallel(DDPStrategy):
     """Lightning's parallel strategy over the device's own collective."""
 
-    def __init__(self, device: Device) -> None:
-        settings: dict[str, Any] = {"gradient_as_bucket_view": True}
+    def __init__(self, device: Device, find_unused_parameters: bool) -> None:
+        settings: dict[str, Any] = {
+            "gradient_as_bucket_view": True,
+            "find_unused_parameters": find_unused_parameters,
+        }
         if not device.copies_buffers:
             settings[SYNC_BUFFERS] = False
         super().__init__(process_group_backend=device.collective, **settings)

@@ -4,40 +4,43 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from inspect import Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch import Trainer as LightningTrainer
-from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from boxwright.accel import ipex
 from boxwright.accel.auto_lr import ScaleRate
+from boxwright.accel.checkpoint import load_checkpoint, save_checkpoint
+from boxwright.accel.compiled import Compiled
+from boxwright.accel.fit_worker import FitJob, fit_in_worker, read_progress, take_back
 from boxwright.accel.lightning_device import (
     DeviceRules,
     count_processes,
     find_device,
+    merge_settings,
     precision_settings,
     settings_for,
 )
 from boxwright.accel.module import as_list
+from boxwright.accel.parcel import Parcel
 from boxwright.accel.plan import Plan, Request, one_of
 from boxwright.accel.strategy import make_launcher
+from boxwright.accel.two_lightnings import adopted, refuse_callbacks
 from boxwright.core import catalogue
-from boxwright.core.batches import BatchForm
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import UsageError
 from boxwright.core.log import get_logger
 from boxwright.core.packages import require
 from boxwright.core.spaces import Space
 from boxwright.core.types import Precision
-from boxwright.core.world import World
-from boxwright.devices.base import Device, move
+from boxwright.devices.base import Device
 from boxwright.devices.options import DeviceOptions
 from boxwright.launchers.allocator import read_allocator
 from boxwright.launchers.base import Launcher
@@ -46,7 +49,7 @@ if TYPE_CHECKING:
     from boxwright.accel.search.result import SearchResult
 
 _log = get_logger(__name__)
-_METRICS = ("callback_metrics", "logged_metrics", "progress_bar_metrics")
+Module = TypeVar("Module", bound=nn.Module)
 
 
 class Trainer(LightningTrainer):
@@ -68,6 +71,7 @@ class Trainer(LightningTrainer):
             gets there in n epochs, without a scheduler.
         precision: 64, 32, 16, "bf16" or "bf16-true"; 16 on a CPU is float16 too.
         device_options: how the device works: lazily, with which operations in bf16. The Trainer compiles nothing.
+        find_unused_parameters: for modules that leave parameters out in some steps, as GANs do.
         **lightning: everything that Lightning's Trainer takes. `accelerator` (or `device`) may also be a device that
             only Boxwright knows. On an accelerator `devices` means `num_processes`; a list of device numbers, one of
             Lightning's strategies, and `num_nodes` leave the processes to Lightning.
@@ -84,6 +88,7 @@ class Trainer(LightningTrainer):
         precision: str | int = 32,
         strategy: Any = None,
         device_options: DeviceOptions | None = None,
+        find_unused_parameters: bool = False,
         **lightning: Any,
     ) -> None:
         given = {**locals(), **lightning}
@@ -106,16 +111,17 @@ class Trainer(LightningTrainer):
         if device is not None:
             num_processes, theirs = count_processes(device, num_processes, strategy, lightning)
         elif (num_processes or 1) > 1:
-            for name in ("devices", "num_nodes"):
-                if name in lightning:
-                    raise UsageError(
-                        f"{name}={lightning[name]!r} and num_processes={num_processes!r}: give one of them."
-                    )
+            _refuse_second_count(lightning, num_processes)
             if lightning.get("accelerator", "cpu") not in ("cpu", "auto"):
                 raise UsageError(
                     f"num_processes={num_processes!r} is for the CPU. With accelerator={lightning['accelerator']!r} "
                     "use Lightning's devices and strategy."
                 )
+        if find_unused_parameters and (theirs or strategy is not None):
+            raise UsageError(
+                "find_unused_parameters=True is for the processes of num_processes. With Lightning's own, use "
+                "strategy='ddp_find_unused_parameters_true'."
+            )
         if strategy is not None and (num_processes or 1) > 1:
             raise UsageError(
                 f"strategy={strategy!r} is Lightning's; with num_processes choose from: {', '.join(ours)}."
@@ -138,12 +144,14 @@ class Trainer(LightningTrainer):
         if theirs:
             self.plan = replace(self.plan, notes=(*self.plan.notes, f"Lightning starts the processes: {theirs}"))
         self._our_launcher = launcher
+        self._find_unused_parameters = find_unused_parameters
         if ipex.decide(use_ipex):
             raise UsageError(
                 "use_ipex=True with the installed extension is for TorchNano. Leave it out of the Trainer."
             )
         if self.plan.lr_factor != 1:
             _add_callback(lightning, ScaleRate(self.plan.lr_factor, self.plan.lr_warmup_epochs))
+        refuse_callbacks(as_list(lightning.get("callbacks")))
         self._settings = dict(lightning)
         self._device = device
         if device is not None:
@@ -168,13 +176,13 @@ class Trainer(LightningTrainer):
             settings.setdefault("accelerator", "cpu")
             if settings["accelerator"] == "cpu":
                 settings.setdefault("devices", 1)
-            return _merge(settings, precision_settings(precision, _cpu_for(settings["accelerator"])))
+            return merge_settings(settings, precision_settings(precision, _cpu_for(settings["accelerator"])))
         if theirs:
-            return _merge(settings, precision_settings(precision, device))
+            return merge_settings(settings, precision_settings(precision, device))
         if self.plan.strategy == "none":
-            return _merge(settings, settings_for(device, precision, processes=1))
+            return merge_settings(settings, settings_for(device, precision, processes=1))
         settings |= {"accelerator": "cpu", "devices": 1}
-        return _merge(settings, precision_settings(precision, _cpu_for("cpu")))
+        return merge_settings(settings, precision_settings(precision, _cpu_for("cpu")))
 
     def fit(self, model: LightningModule, *args: Any, **kwargs: Any) -> None:
         """Fit the model in the processes of the plan.
@@ -185,28 +193,45 @@ class Trainer(LightningTrainer):
         if self.plan.channels_last:
             model.to(memory_format=torch.channels_last)
         if self.plan.strategy == "none":
-            super().fit(model, *args, **kwargs)
+            with adopted(model, getattr(self, "datamodule", None), *args, *kwargs.values()):
+                super().fit(model, *args, **kwargs)
             return
-        job = partial(_fit_in_worker, self.plan, self._settings, self._device, model, (args, kwargs))
+        callbacks = as_list(self._settings.get("callbacks"))
+        parcel = Parcel(model, holders=[(callback, ()) for callback in callbacks], references=[self])
+        job = FitJob(
+            plan=self.plan,
+            settings=self._settings,
+            device=self._device,
+            find_unused_parameters=self._find_unused_parameters,
+            model=model,
+            data=(args, kwargs),
+            progress=read_progress(self),
+            parcel=parcel,
+        )
         launcher = self._our_launcher or make_launcher(self.plan.strategy)
-        outcome: Any = launcher.run(job, self.plan.workers)
-        model.load_state_dict(outcome["weights"])
-        self._take_back(model, outcome)
+        with parcel.awaited():
+            answer: Any = launcher.run(partial(fit_in_worker, job), self.plan.workers)
+        end, changes = answer
+        parcel.apply(changes)
+        take_back(self, model, end)
 
     def validate(self, *args: Any, **kwargs: Any) -> Any:
         """Validate in this process, as Lightning does."""
         self._warn_of_cpu("validate")
-        return super().validate(*args, **kwargs)
+        with adopted(self.lightning_module, getattr(self, "datamodule", None), *args, *kwargs.values()):
+            return super().validate(*args, **kwargs)
 
     def test(self, *args: Any, **kwargs: Any) -> Any:
         """Test in this process, as Lightning does."""
         self._warn_of_cpu("test")
-        return super().test(*args, **kwargs)
+        with adopted(self.lightning_module, getattr(self, "datamodule", None), *args, *kwargs.values()):
+            return super().test(*args, **kwargs)
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
         """Predict in this process, as Lightning does."""
         self._warn_of_cpu("predict")
-        return super().predict(*args, **kwargs)
+        with adopted(self.lightning_module, getattr(self, "datamodule", None), *args, *kwargs.values()):
+            return super().predict(*args, **kwargs)
 
     def _warn_of_cpu(self, verb: str) -> None:
         if self._waits_here:
@@ -216,21 +241,6 @@ class Trainer(LightningTrainer):
                 verb,
                 self.plan.device,
             )
-
-    def _take_back(self, model: LightningModule, outcome: Mapping[str, Any]) -> None:
-        self.strategy._lightning_module = model
-        self.fit_loop.epoch_progress.current.completed = outcome["epochs"]
-        self.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed = outcome["steps"]
-        for kind in _METRICS:
-            getattr(self, kind).update(outcome[kind])
-        self._callback_connector._attach_model_callbacks()
-        for callback, state in zip(self.checkpoint_callbacks, outcome["checkpoints"], strict=False):
-            if isinstance(
-                callback, ModelCheckpoint
-            ):  # the workers chose the folder; Lightning drops the scores if it differs
-                callback.dirpath, callback.current_score = state["dirpath"], state["current_score"]
-            callback.load_state_dict(state)
-        self.state.status = outcome["status"]
 
     def search(
         self,
@@ -319,94 +329,40 @@ class Trainer(LightningTrainer):
             return model
         if loss is None or optimizer is None:
             raise UsageError("compile() of a plain module needs a loss and an optimizer.")
-        return _Compiled(model, loss, optimizer, scheduler, metrics or ())
+        return Compiled(model, loss, optimizer, scheduler, metrics or ())
+
+    @staticmethod
+    def save(model: nn.Module, path: str | Path) -> None:
+        """Write a model's weights atomically: of a compiled model, those of the plain module in it."""
+        save_checkpoint(Path(path), (model.model if isinstance(model, Compiled) else model).state_dict())
+
+    @staticmethod
+    def load(path: str | Path, model: Module) -> Module:
+        """Load what `save` wrote into a model, plain or compiled, and return it."""
+        model.load_state_dict(load_checkpoint(Path(path)))
+        return model
 
 
-class _Compiled(LightningModule):
-    def __init__(
-        self,
-        model: nn.Module,
-        loss: Callable[..., Tensor],
-        optimizer: Optimizer,
-        scheduler: LRScheduler | None,
-        metrics: Sequence[Any],
-    ) -> None:
-        super().__init__()
-        self.model = model
-        self.loss = loss
-        self._optimizer, self._scheduler = optimizer, scheduler
-        self.metrics = nn.ModuleList(m for m in metrics if isinstance(m, nn.Module))
-        self._functions = [m for m in metrics if not isinstance(m, nn.Module)]
-
-    def forward(self, *inputs: Any) -> Any:
-        return self.model(*inputs)
-
-    def training_step(self, batch: Sequence[Any], batch_idx: int) -> Tensor:  # noqa: ARG002 - Lightning's signature
-        *inputs, target = batch
-        loss = self.loss(self(*inputs), target)
-        self.log("train/loss", loss)
-        return loss
-
-    def validation_step(self, batch: Sequence[Any], batch_idx: int) -> None:  # noqa: ARG002
-        self._score(batch, "val")
-
-    def test_step(self, batch: Sequence[Any], batch_idx: int) -> None:  # noqa: ARG002
-        self._score(batch, "test")
-
-    def predict_step(self, batch: Any, batch_idx: int) -> Any:  # noqa: ARG002
-        (args, kwargs), _ = BatchForm(self.model).split(batch)
-        return self.model(*args, **kwargs)
-
-    def _score(self, batch: Sequence[Any], phase: str) -> None:
-        *inputs, target = batch
-        output = self(*inputs)
-        self.log(f"{phase}/loss", self.loss(output, target), sync_dist=True)
-        for i, metric in enumerate(self.metrics):
-            metric(output, target)
-            self.log(f"{phase}/{type(metric).__name__}_{i}", metric)  # type: ignore[arg-type]
-        for i, function in enumerate(self._functions, start=len(self.metrics)):
-            name = getattr(function, "__name__", type(function).__name__)
-            self.log(f"{phase}/{name}_{i}", function(output, target), sync_dist=True)
-
-    def configure_optimizers(self) -> Any:
-        if self._scheduler is None:
-            return self._optimizer
-        return {"optimizer": self._optimizer, "lr_scheduler": self._scheduler}
+def _join_signatures(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Signature:
+    """Return the parameters of both: programs that read signatures, such as LightningCLI, then offer all of them."""
+    own = [p for p in signature(ours).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    names = {p.name for p in own}
+    more = [p.replace(kind=p.KEYWORD_ONLY) for p in signature(theirs).parameters.values() if p.name not in names]
+    return Signature([*own, *more])
 
 
-def _fit_in_worker(
-    plan: Plan,
-    settings: dict[str, Any],
-    device: Device | None,
-    model: LightningModule,
-    data: tuple[tuple[Any, ...], dict[str, Any]],
-    world: World,
-) -> dict[str, Any] | None:
-    """Fit as one of several processes; the first one returns weights, metrics and counters."""
-    kept = {k: v for k, v in settings.items() if k not in ("accelerator", "devices", "num_nodes")}
-    # Our launchers set torchrun's variables, which that environment reads.
-    kept["plugins"] = [*as_list(settings.get("plugins")), TorchElasticEnvironment()]
-    device = device or catalogue.load("device", "cpu")()
-    # Lightning wants machines of one size. It may take all processes for those of one machine.
-    ours = settings_for(device, plan.precision, processes=world.world_size, local_rank=world.local_rank)
-    trainer = LightningTrainer(num_nodes=1, **_merge(kept, ours))
-    trainer.fit(model, *data[0], **data[1])
-    if not world.is_first:
-        return None
-    return {
-        "weights": {k: v.detach().cpu() for k, v in model.state_dict().items()},
-        **{kind: move(dict(getattr(trainer, kind)), torch.device("cpu")) for kind in _METRICS},
-        "epochs": trainer.current_epoch,
-        "steps": trainer.global_step,
-        "checkpoints": [move(c.state_dict(), torch.device("cpu")) for c in trainer.checkpoint_callbacks],
-        "status": trainer.state.status,
-    }
+Trainer.__init__.__signature__ = _join_signatures(  # type: ignore[attr-defined]
+    Trainer.__init__, LightningTrainer.__init__
+)
 
 
-def _merge(lightning: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
-    """Return Lightning's settings with ours, and the plugins of both."""
-    plugins = [*as_list(lightning.get("plugins")), *ours.pop("plugins", [])]
-    return {**lightning, **ours, "plugins": plugins}
+def _refuse_second_count(lightning: dict[str, Any], num_processes: int | None) -> None:
+    """Remove Lightning's counts of processes if they say the same or nothing, as a config of all settings does."""
+    same = {"devices": ("auto", num_processes, str(num_processes)), "num_nodes": (1,)}
+    for name, accepted in same.items():
+        given = lightning.pop(name, accepted[0])
+        if given not in accepted:
+            raise UsageError(f"{name}={given!r} and num_processes={num_processes!r}: give one of them.")
 
 
 def _cpu_for(accelerator: Any) -> Device | None:

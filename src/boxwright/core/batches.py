@@ -67,6 +67,8 @@ class BatchForm:
             call, rest = self._split_mapping(batch[0])
             return call, _unwrap(tuple(batch[1:])) if len(batch) > 1 else rest
         parts = list(batch)
+        if len(parts) == 1 and _is_list(parts[0]) and len(parts[0]) == 2 and _is_list(parts[0][0]):
+            parts = list(parts[0])  # (((a, b), target),)
         if len(parts) == 2 and self._least > 1 and _is_list(parts[0]) and not _holds_mappings(parts[1]):
             return (tuple(parts[0]), {}), parts[1]  # ((a, b), target)
         if len(parts) < self._least:
