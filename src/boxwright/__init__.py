@@ -26,6 +26,8 @@ _HOMES = {
     "TorchNano": "boxwright.accel.nano",
     "nano": "boxwright.accel.decorator",
     "Trainer": "boxwright.accel.trainer",
+    "patch_torch": "boxwright.accel.patching",
+    "unpatch_torch": "boxwright.accel.patching",
     "Estimator": "boxwright.accel.estimator",
     "Plan": "boxwright.accel.plan",
     "DeviceOptions": "boxwright.devices.options",

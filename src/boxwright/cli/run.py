@@ -15,6 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive,
         help="computing threads (default: OMP_NUM_THREADS, else one per usable core)",
     )
+    parser.add_argument(
+        "--cuda-to-cpu", action="store_true", help="run a Python program that was written for CUDA on the CPU"
+    )
     parser.add_argument("--dry-run", action="store_true", help="show what would be set, run nothing")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the program and its arguments")
 
@@ -24,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     from boxwright.tasks.program import become, prepare
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
-    settings = prepare(command, threads=args.threads)
+    settings = prepare(command, threads=args.threads, cuda_to_cpu=args.cuda_to_cpu)
     if args.json and not args.dry_run:
         raise UsageError("--json goes with --dry-run: otherwise stdout belongs to the program.")
     if args.dry_run:

@@ -4,18 +4,21 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 from boxwright.core.cpu import Cpu, read_cpu
 from boxwright.core.errors import UsageError
+from boxwright.core.packages import require
 from boxwright.core.procfs import format_cpu_list
 from boxwright.launchers.allocator import VARIABLES, keep_freed_memory
 
 __all__ = ["ProgramSettings", "become", "choose_settings", "keep_freed_memory", "prepare"]
 
 _OMP = "OMP_NUM_THREADS"
+_AT_START = Path(__file__).parents[1] / "accel" / "at_start"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +39,29 @@ class ProgramSettings:
         return {"variables": dict(self.variables), "cpus": list(self.cpus), "reasons": list(self.reasons)}
 
 
-def prepare(command: Sequence[str], *, threads: int | None = None) -> ProgramSettings:
+def prepare(command: Sequence[str], *, threads: int | None = None, cuda_to_cpu: bool = False) -> ProgramSettings:
     """Return the settings of a program on this machine.
+
+    Args:
+        command: the program and its arguments.
+        threads: how many computing threads; None for one per usable core.
+        cuda_to_cpu: have `patch_torch` called in the program, and in all Python programs that it starts.
 
     Raises:
         UsageError: there is no such program, or there are too many threads.
+        MissingDependencyError: with `cuda_to_cpu`, torch is not installed.
     """
     _find_program(command)
-    return choose_settings(read_cpu(), threads, os.environ)
+    settings = choose_settings(read_cpu(), threads, os.environ)
+    if not cuda_to_cpu:
+        return settings
+    require("torch", extra="train", by="--cuda-to-cpu")
+    path = os.pathsep.join(filter(None, [str(_AT_START), os.environ.get("PYTHONPATH")]))
+    return replace(
+        settings,
+        variables=(*settings.variables, ("PYTHONPATH", path)),
+        reasons=(*settings.reasons, "in Python programs, CUDA means the CPU"),
+    )
 
 
 def choose_settings(
