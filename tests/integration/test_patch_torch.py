@@ -1,5 +1,6 @@
 """Scripts that were written for CUDA run on the CPU, and torch is as before afterwards."""
 
+import io
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, distributed, nn
 
+from boxwright.accel.nano import TorchNano
 from boxwright.accel.patching import patch_torch, unpatch_torch
 from boxwright.core.errors import UsageError
 
@@ -158,3 +160,24 @@ def test_libraries_get_the_true_answer_about_cuda() -> None:
     with patch_torch():
         assert torch.cuda.is_available()
         assert eval("torch.cuda.is_available()", library) == truth
+
+
+class OnCuda(TorchNano):
+    def train(self, net: nn.Module) -> tuple[str, float]:
+        net.cuda()
+        model, optimizer = self.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
+        loss = model(torch.ones(2, 4, device="cuda").cuda()).sum()
+        self.backward(loss)
+        optimizer.step()
+        return str(torch.device("cuda:0")), float(loss.detach())
+
+
+def test_processes_of_torch_nano_are_patched_like_their_caller() -> None:
+    with patch_torch():
+        assert TorchNano().launch(lambda nano: str(nano.device)) == "cpu"
+        place, loss = OnCuda(num_processes=2).train(nn.Linear(4, 1))
+        buffer = io.BytesIO()
+        torch.save({"place": torch.device("cuda")}, buffer)
+    buffer.seek(0)
+    assert torch.load(buffer) == {"place": torch.device("cpu")}
+    assert (place, loss == loss) == ("cpu", True)

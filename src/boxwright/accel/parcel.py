@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from boxwright.accel.loaders import NanoLoader
 from boxwright.accel.module import NanoModule, ScaledOptimizer
+from boxwright.accel.patching import is_patched, patch_torch
 from boxwright.core.errors import UsageError
 from boxwright.core.log import get_logger
 from boxwright.launchers.payload import pack, register_reducer
@@ -67,10 +68,11 @@ class Parcel:
             search.walk(root)
         self.objects += search.found
         self._before: list[dict[str, Any]] = []
+        self._patched = False
 
     def __getstate__(self) -> dict[str, Any]:
         others = [None] * self._references + self.objects[self._references :]
-        return {**self.__dict__, "objects": others}
+        return {**self.__dict__, "objects": others, "_patched": is_patched()}
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
@@ -86,7 +88,9 @@ class Parcel:
         self.objects[number] = counterpart
 
     def open(self) -> None:
-        """In the worker: note what is there before the run."""
+        """In the worker: note what is there before the run, and patch torch if it is patched for the caller."""
+        if self._patched:
+            patch_torch()
         self._before = [{} if isinstance(o, Tensor) else dict(vars(o)) for o in self.objects[self._references :]]
 
     def close(self) -> Changes:

@@ -1,5 +1,6 @@
 """Runs code that was written for CUDA on a CPU: the one place where torch itself is changed, and only on request."""
 
+import copyreg
 import os
 import sys
 import time
@@ -35,6 +36,7 @@ def patch_torch(cuda_to_cpu: bool = True) -> _Patched:
 
     "cuda" then means the CPU, wherever torch takes a device: in `.to()`, `torch.device()`, `map_location`, autocast,
     GradScaler and the functions that make tensors; `.cuda()` changes nothing. `torch.cuda` answers like one device.
+    It is so in the processes of TorchNano and Trainer, too.
     CUDA graphs and kernels of your own stay impossible.
 
     Raises:
@@ -48,6 +50,7 @@ def patch_torch(cuda_to_cpu: bool = True) -> _Patched:
     if not cuda_to_cpu:
         raise UsageError("patch_torch(cuda_to_cpu=False) has nothing to change. Leave the call out.")
     if not _changed:
+        copyreg.pickle(torch.device, _reduce_device)  # pickle finds another class under its name
         for owner, name, value in _list_changes():
             _changed.append((owner, name, vars(owner).get(name, _MISSING)))
             setattr(owner, name, value)
@@ -56,12 +59,20 @@ def patch_torch(cuda_to_cpu: bool = True) -> _Patched:
 
 def unpatch_torch() -> None:
     """Restore everything that `patch_torch` has changed."""
+    if not _changed:
+        return
     while _changed:
         owner, name, value = _changed.pop()
         if value is _MISSING:
             delattr(owner, name)
         else:
             setattr(owner, name, value)
+    del copyreg.dispatch_table[torch.device]
+
+
+def is_patched() -> bool:
+    """Return whether torch is changed now."""
+    return bool(_changed)
 
 
 def _list_changes() -> Iterator[tuple[Any, str, Any]]:
@@ -95,6 +106,10 @@ def _list_changes() -> Iterator[tuple[Any, str, Any]]:
         yield parallel, "__init__", _without_devices(parallel.__init__)
     for name, value in _cuda_names().items():
         yield torch.cuda, name, value
+
+
+def _reduce_device(device: Any) -> tuple[Any, tuple[str]]:
+    return torch.device, (str(device),)
 
 
 def _make_device(kind: Any, *args: Any, **named: Any) -> Any:

@@ -80,7 +80,8 @@ def test_several_gpus_are_processes_of_ours(
     monkeypatch.setattr("boxwright.accel.trainer.make_launcher", lambda _: Catch())
     with pytest.raises(InterruptedError):
         trainer.fit(LightningModule())
-    (for_workers,) = [value for value in given if isinstance(value, dict)]
+    (fit,) = given
+    for_workers = fit.settings
     assert isinstance(for_workers["callbacks"][-1], DeviceRules)
     assert not any(isinstance(callback, DeviceRules) for callback in trainer.callbacks)
 
