@@ -74,7 +74,7 @@ def test_modules_of_pytorch_lightning_train_in_one_process_and_in_two() -> None:
         assert type(model) is Old
         assert {"loss", "val_loss"} <= set(trainer.callback_metrics)
         assert trainer.validate(model, make_loader(16), verbose=False)[0].keys() == {"val_loss"}
-        assert trainer.predict(dataloaders=make_loader(16))[0].shape == (16, 1)
+        assert trainer.predict(model, make_loader(16))[0].shape == (16, 1)
         weights[processes] = model.net.weight.detach()
     torch.testing.assert_close(weights[2], weights[1], rtol=0, atol=1e-6)
 
