@@ -125,6 +125,15 @@ def test_arrow_keys_go_through_the_images(page: Browser, server: Server) -> None
     page.wait(lambda: page.text("h1") == "0002.png")
 
 
+def test_an_image_is_shown_as_training_sees_it(page: Browser, server: Server) -> None:
+    page.open(f"{server.url}/image/0/1")
+    page.find("summary").click()
+    page.wait(
+        lambda: page.run("return [...document.querySelectorAll('.samples img')].every((i) => i.naturalWidth > 0)")
+    )
+    assert page.run("return document.querySelectorAll('.samples img').length") == 4
+
+
 def test_runs_are_compared_and_a_running_one_grows(page: Browser, server: Server, folder: Path) -> None:
     follow(page, "Runs")
     page.wait(lambda: page.text("h1") == "Runs")

@@ -168,14 +168,15 @@ def preview_set(
         for number, made in zip(range(batches), loader, strict=False):
             path = folder / f"batch_{number}.jpg"
             sheet = _contact_sheet(
-                [_draw(image, rows, records.names) for image, rows in zip(made.images, made.targets, strict=True)]
+                [draw_sample(image, rows, records.names) for image, rows in zip(made.images, made.targets, strict=True)]
             )
             path.write_bytes(cv2.imencode(".jpg", sheet)[1].tobytes())
             pictures.append(path)
     return pictures
 
 
-def _draw(image: NDArray[np.uint8], targets: NDArray[np.float32], names: tuple[str, ...]) -> NDArray[np.uint8]:
+def draw_sample(image: NDArray[np.uint8], targets: NDArray[np.float32], names: tuple[str, ...]) -> NDArray[np.uint8]:
+    """Return the image of a training sample with its boxes."""
     rows = targets[targets[:, 3] > 0]
     boxes = Detections(
         boxes_xyxy=cxcywh_to_xyxy(rows[:, 1:]).astype(np.float32),

@@ -10,6 +10,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -23,10 +24,14 @@ from boxwright.report.page import element, make_page
 from boxwright.serve.app import App
 from boxwright.serve.ui import pages
 from boxwright.serve.ui.found import LabelledSet, find_pages, find_runs, find_sets
+from boxwright.tasks.data import draw_sample
 from boxwright.vision.decode import decode_scaled, read_file, read_image
 from boxwright.vision.draw import draw_detections
 
 THUMB_PX = 240
+PATIENCE_S = 0.5
+"""How long a page waits for the labels of a set before it says that they are being read."""
+
 _REFRESH_S = "5"
 _COOKIE = "boxwright_ui"
 _HASH = base64.b64encode(hashlib.sha256(pages.SCRIPT.encode()).digest()).decode()
@@ -63,6 +68,8 @@ def make_app(folders: list[Path], token: str, models: App | None = None) -> ASGI
 
     def show_set(request: Request) -> Response:
         at, one = _pick(request, "set", sets)
+        if not one.prepare(PATIENCE_S):
+            return _html(pages.waiting_page(one), refresh=True)
         if request.query_params.get("check"):
             one.check()
             return RedirectResponse(f"/data/{at}", 303)
@@ -88,6 +95,11 @@ def make_app(folders: list[Path], token: str, models: App | None = None) -> ASGI
     def show_picture(request: Request) -> Response:
         _, one = _pick(request, "set", sets)
         return _picture(one, _index(request, one), None)
+
+    def show_sample(request: Request) -> Response:
+        _, one = _pick(request, "set", sets)
+        sample = one.dataset.sample(request.path_params["epoch"] % pages.SAMPLES, _index(request, one))
+        return _jpeg(draw_sample(sample.image, sample.targets, one.records.names))
 
     def show_runs(request: Request) -> Response:
         chosen = [int(word) for word in request.query_params.getlist("run") if word.isdecimal()]
@@ -115,6 +127,7 @@ def make_app(folders: list[Path], token: str, models: App | None = None) -> ASGI
         Route("/image/{set:int}/{index:int}", show_image),
         Route("/thumb/{set:int}/{index:int}", show_thumb),
         Route("/picture/{set:int}/{index:int}", show_picture),
+        Route("/augmented/{set:int}/{index:int}/{epoch:int}", show_sample),
         Route("/runs", show_runs),
         Route("/runs/{run:int}", show_run),
         Route("/errors", show_errors),
@@ -215,5 +228,9 @@ def _picture(one: LabelledSet, index: int, side: int | None) -> Response:
         names=records.names,
         size_hw=true_hw,
     )
-    data = cv2.imencode(".jpg", draw_detections(image, labels, scores=False))[1].tobytes()
+    return _jpeg(draw_detections(image, labels, scores=False))
+
+
+def _jpeg(image: NDArray[np.uint8]) -> Response:
+    data = cv2.imencode(".jpg", image)[1].tobytes()
     return Response(data, media_type="image/jpeg", headers={**_HEADERS, "cache-control": "private, max-age=60"})

@@ -4,6 +4,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, Thread
@@ -12,11 +13,15 @@ from boxwright.core.errors import BoxwrightError
 from boxwright.core.log import get_logger
 from boxwright.data.check import check_records
 from boxwright.data.check.report import CheckReport
+from boxwright.data.dataset import DetectionDataset
 from boxwright.data.formats import find_layout
+from boxwright.data.policy import policy_for
 from boxwright.data.records import Records
+from boxwright.detector.sizes import SIZES
 
 _log = get_logger(__name__)
 _DEEPEST = 6
+_MODEL = "yolox_nano"
 _LIVE_S = 120.0
 """A run without a result whose metrics are older than this is not running."""
 
@@ -33,6 +38,30 @@ class LabelledSet:
     _records: Records | None = None
     _lock: Lock = field(default_factory=Lock)
     _checking: Thread | None = None
+    _reading: Thread | None = None
+    _dataset: DetectionDataset | None = None
+
+    def prepare(self, wait_s: float) -> bool:
+        """Read the labels in a thread of their own, and return whether that has ended within this time."""
+        if self._reading is None:
+            self._reading = Thread(target=self._read, daemon=True)
+            self._reading.start()
+        self._reading.join(wait_s)
+        return not self._reading.is_alive()
+
+    def _read(self) -> None:
+        with suppress(BoxwrightError):  # `records` raises it again, to the request that needs them
+            len(self.records)
+
+    @property
+    def dataset(self) -> DetectionDataset:
+        """The samples that a training of YOLOX-nano on this set would see."""
+        records = self.records
+        with self._lock:
+            if self._dataset is None:
+                size_hw = SIZES[_MODEL].input_hw
+                self._dataset = DetectionDataset(records, size_hw, policy=policy_for(_MODEL))
+            return self._dataset
 
     @property
     def records(self) -> Records:

@@ -15,6 +15,7 @@ from boxwright.serve.ui.found import LabelledSet, Page, Run
 from boxwright.tasks.train.report import draw_curves, read_metrics
 
 PER_PAGE = 60
+SAMPLES = 4
 MOST_LINES = 6
 SIZES = ("small", "medium", "large")
 TABS = (("data", "Data"), ("runs", "Runs"), ("errors", "Errors"), ("try", "Try"))
@@ -26,6 +27,8 @@ nav a { text-decoration: none; padding: .2rem 0; } nav a[aria-current] { font-we
 .thumbs { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: .6rem; }
 .thumbs img { width: 100%; height: 120px; object-fit: contain; background: var(--raised); border-radius: 4px; }
 .thumbs span { font-size: .78rem; overflow-wrap: anywhere; display: block; }
+.samples { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 240px), 1fr)); gap: .6rem; }
+.samples img { width: 100%; min-height: 40px; border-radius: 4px; }
 .picture { max-width: 100%; max-height: 75vh; } form { display: flex; flex-wrap: wrap;
   align-items: center; gap: .5rem 1rem; } form .wide { flex-basis: 100%; }
 form label { display: flex; gap: .4rem; margin: 0; max-width: 100%; } form select { min-width: 0; }
@@ -54,6 +57,11 @@ def data_page(sets: Sequence[LabelledSet]) -> str:
     rows = [(element("a", one.name, href=f"/data/{at}"),) for at, one in enumerate(sets)]
     none = "No labelled set is in these folders. Name one: boxwright ui FOLDER"
     return frame("data", "Labelled sets", table(("set",), rows) if rows else none)
+
+
+def waiting_page(one: LabelledSet) -> str:
+    """Return what is shown while the labels of a set are read."""
+    return frame("data", one.name, "Reading the labels …")
 
 
 def set_page(at: int, one: LabelledSet, *, class_id: int | None, size: str, fault: str, page: int) -> str:
@@ -118,6 +126,10 @@ def image_page(at: int, one: LabelledSet, index: int) -> str:
             links.append(element("a", said, rel=rel, href=f"/image/{at}/{to}"))
     spaced = [part for link in links for part in (link, "  ")]
     found = [] if one.report is None else [f for f in one.report.findings if f.index == index]
+    samples = [
+        element("img", src=f"/augmented/{at}/{index}/{epoch}", alt=f"sample of epoch {epoch}", loading="lazy")
+        for epoch in range(SAMPLES)
+    ]
     alt = f"{records.relative_path(index)} with {len(rows)} boxes"
     return frame(
         "data",
@@ -125,6 +137,7 @@ def image_page(at: int, one: LabelledSet, index: int) -> str:
         element("p", *spaced, class_="controls"),
         element("img", class_="picture", src=f"/picture/{at}/{index}", alt=alt),
         element("ul", *(element("li", f"{f.rule}: {f.message}") for f in found)),
+        element("details", element("summary", "As training sees it"), element("div", *samples, class_="samples")),
         section("Boxes", table(("class", "x1", "y1", "x2", "y2", ""), rows)),
     )
 
