@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, distributed, nn
 
 from boxwright.accel.nano import TorchNano
-from boxwright.accel.patching import patch_torch, unpatch_torch
 from boxwright.core.errors import UsageError
+from boxwright.devices.patching import patch_torch, unpatch_torch
 
 SCRIPT = """
 import argparse, os, random, sys

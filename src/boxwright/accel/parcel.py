@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from boxwright.accel.loaders import NanoLoader
 from boxwright.accel.module import NanoModule, ScaledOptimizer
-from boxwright.accel.patching import is_patched, patch_torch
 from boxwright.core.errors import UsageError
 from boxwright.core.log import get_logger
+from boxwright.devices.patching import is_patched, patch_torch
 from boxwright.launchers.payload import pack, register_reducer
 
 _log = get_logger(__name__)

@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     from boxwright.tasks.program import become, prepare
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
-    settings = prepare(command, threads=args.threads, cuda_to_cpu=args.cuda_to_cpu)
+    settings = prepare(command, threads=args.threads, patched=args.cuda_to_cpu)
     if args.json and not args.dry_run:
         raise UsageError("--json goes with --dry-run: otherwise stdout belongs to the program.")
     if args.dry_run:

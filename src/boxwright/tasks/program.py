@@ -18,7 +18,7 @@ from boxwright.launchers.allocator import VARIABLES, keep_freed_memory
 __all__ = ["ProgramSettings", "become", "choose_settings", "keep_freed_memory", "prepare"]
 
 _OMP = "OMP_NUM_THREADS"
-_AT_START = Path(__file__).parents[1] / "accel" / "at_start"
+_AT_START = Path(__file__).parents[1] / "devices" / "at_start"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,28 +39,28 @@ class ProgramSettings:
         return {"variables": dict(self.variables), "cpus": list(self.cpus), "reasons": list(self.reasons)}
 
 
-def prepare(command: Sequence[str], *, threads: int | None = None, cuda_to_cpu: bool = False) -> ProgramSettings:
+def prepare(command: Sequence[str], *, threads: int | None = None, patched: bool = False) -> ProgramSettings:
     """Return the settings of a program on this machine.
 
     Args:
         command: the program and its arguments.
         threads: how many computing threads; None for one per usable core.
-        cuda_to_cpu: have `patch_torch` called in the program, and in all Python programs that it starts.
+        patched: have `patch_torch` called in the program, and in all Python programs that it starts.
 
     Raises:
         UsageError: there is no such program, or there are too many threads.
-        MissingDependencyError: with `cuda_to_cpu`, torch is not installed.
+        MissingDependencyError: with `patched`, torch is not installed.
     """
     _find_program(command)
     settings = choose_settings(read_cpu(), threads, os.environ)
-    if not cuda_to_cpu:
+    if not patched:
         return settings
-    require("torch", extra="train", by="--cuda-to-cpu")
+    require("torch", extra="train", by="patch_torch")
     path = os.pathsep.join(filter(None, [str(_AT_START), os.environ.get("PYTHONPATH")]))
     return replace(
         settings,
         variables=(*settings.variables, ("PYTHONPATH", path)),
-        reasons=(*settings.reasons, "in Python programs, CUDA means the CPU"),
+        reasons=(*settings.reasons, "patch_torch runs in Python programs, once they have imported torch"),
     )
 
 

@@ -32,7 +32,7 @@ class PatchTorch(MetaPathFinder):
 
         def load_and_patch(module: ModuleType) -> None:
             load(module)
-            importlib.import_module("boxwright.accel.patching").patch_torch(cuda_to_cpu=True)
+            importlib.import_module("boxwright.devices.patching").patch_torch(cuda_to_cpu=True)
 
         loader.exec_module = load_and_patch
         return spec
