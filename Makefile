@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
 .PHONY: help setup demo docs docs-serve test test-engines test-thirdparty thirdparty test-cuda check unit test-ipex fmt \
-	bench fuzz chaos clean
+	bench fuzz chaos dist check-dist clean
 
 help:
 	@echo "make demo    train, score and optimise on generated scenes; no data and no network needed"
@@ -21,6 +21,8 @@ help:
 	@echo "make docs    the documentation site, in build/docs/site; make docs-serve shows it in a browser"
 	@echo "make bench   the benchmarks: ratios to a baseline of the same run"
 	@echo "make test-ipex  the tests of Intel's extension, in their own environment (torch 2.8, several GB)"
+	@echo "make dist    build the sdist and the wheels (one with compiled kernels), and check their descriptions"
+	@echo "make check-dist  make dist, then try each extra in a fresh environment (long, several GB; EXTRAS='onnx serve')"
 	@echo "make clean   remove the virtual environment and all caches"
 
 setup: $(READY)
@@ -104,5 +106,21 @@ fmt: setup
 bench: setup
 	for file in $$(grep -L "required=True" benchmarks/[a-z]*.py); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
+# The wheel for Linux on x86-64 carries the training kernels; pip takes the other one elsewhere.
+DIST = .venv-dist/bin
+BUILD = PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(DIST)/python -m build --outdir dist
+
+dist:
+	test -x $(DIST)/python || $(PYTHON) -m venv .venv-dist
+	$(DIST)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "pip>=25.1"
+	$(DIST)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --group dist
+	rm -rf dist
+	$(BUILD)
+	BOXWRIGHT_KERNELS=1 $(BUILD) --wheel
+	$(DIST)/twine check --strict dist/*
+
+check-dist: dist
+	$(DIST)/python deploy/check_dist.py dist $(EXTRAS)
+
 clean:
-	rm -rf $(VENV) .venv-ipex .mypy_cache .ruff_cache .pytest_cache build dist
+	rm -rf $(VENV) .venv-ipex .venv-dist .mypy_cache .ruff_cache .pytest_cache build dist
