@@ -13,6 +13,7 @@ from boxwright.core.coco_classes import COCO_NAMES
 from boxwright.core.environment import cache_folder
 from boxwright.core.errors import CheckpointError, DataError, UsageError, shorten
 from boxwright.core.files import locked, require_file, walk_once
+from boxwright.core.log import get_logger
 from boxwright.core.packages import missing_packages, require
 from boxwright.detector.sizes import SIZES
 from boxwright.tasks.weights.download import check_url, fetch, forget
@@ -22,6 +23,7 @@ from boxwright.tasks.weights.store import Progress, hash_file, make_record, read
 MIRROR = "BOXWRIGHT_WEIGHTS_URL"
 """The variable that names a mirror: the address of a folder with the files of the release."""
 
+_log = get_logger(__name__)
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
 _CLASSES = len(COCO_NAMES)
 # An ONNX file is its weights in float32 and a graph of at most a few percent of them.
@@ -94,6 +96,7 @@ def get_weights(
     with _slot(release) as part:
         if path.is_file() and _is_right(release, path, source if unofficial else None, progress):
             return path
+        _log.info("Fetching %s into %s", source, path.parent)
         size_bytes = None if unofficial else release.size_bytes
         fetch(source, part, size_bytes=size_bytes, timeout_s=timeout_s, progress=progress)
         try:
