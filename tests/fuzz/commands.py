@@ -49,8 +49,9 @@ def read_options() -> Options:
     """Return what the help of each verb says."""
     from boxwright.cli import VERBS, main
 
-    verbs = [verb for verb in VERBS if verb != "data"]
+    verbs = [verb for verb in VERBS if verb not in ("data", "weights")]
     verbs += [f"data {verb}" for verb in ("check", "stats", "convert", "split", "preview")]
+    verbs += [f"weights {verb}" for verb in ("list", "add", "verify", "path")]  # `get` would ask the network
     found: Options = {}
     os.environ["COLUMNS"] = "200"
     for verb in verbs:
@@ -58,7 +59,9 @@ def read_options() -> Options:
         with contextlib.redirect_stdout(text), contextlib.suppress(SystemExit):
             main([*verb.split(), "--help"])
         pairs = re.findall(r"(?<![\w-])(--?[a-zA-Z][\w-]*)([ ][A-Z{\[][^\s,]*)?", text.getvalue())
-        found[verb] = sorted({(name, bool(value)) for name, value in pairs if name not in ("-h", "--help", "--debug")})
+        found[verb] = sorted(
+            {(name, bool(value)) for name, value in pairs if name not in ("-h", "--help", "--debug", "--yes")}
+        )
     return found
 
 
@@ -72,6 +75,8 @@ def make_command(rng: Random, options: Options, models: list[str], sets: list[st
         words.append(rng.choice([model for model in models if model.endswith(".onnx")]))
     if verb == "predict":
         words += rng.sample(pictures, rng.choice((1, 1, 2))) if rng.random() < 0.8 else [rng.choice(_WORDS)]
+    if verb in ("weights add", "weights path"):
+        words.append(rng.choice([*models, *sets, *_WORDS]))
     if verb.startswith("data"):
         words.append(rng.choice(sets) if rng.random() < 0.8 else rng.choice(_WORDS))
         if verb in ("data convert", "data split"):
