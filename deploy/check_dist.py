@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FIRST = "export"
 TORCH_FREE = ("", "eval", "onnx", "openvino", "serve", "batch", "plots")
-WITH_TORCH = ("train", "quantize", "optimize", "ray", "spark", "all")
+WITH_TORCH = ("train", "quantize", "optimize", "ray", "spark", "tune", "all")
 
 MAKE = """
 import sys, torch
@@ -46,6 +46,7 @@ TRIES: dict[str, list[list[str]]] = {
     "optimize": [["boxwright", "predict", "model.onnx", "picture.png", "--save"], ["-c", "import nncf, onnxscript"]],
     "ray": [["-c", "import boxwright.launchers.ray_"]],
     "spark": [["-c", "import boxwright.launchers.spark_"]],
+    "tune": [["-c", "import optuna, boxwright.tasks.tune.config"]],
     "all": [["boxwright", "predict", "model.onnx", "picture.png", "--save"]],
 }
 
@@ -57,8 +58,8 @@ class Place:
         self._bin, self._work = folder / "bin", work
         venv.create(folder, with_pip=True)
         self.run(
-            "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint", ROOT / "constraints.txt",
-            f"{wheel}[{extra}]" if extra else wheel,
+            "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile",
+            "--constraint", ROOT / "constraints.txt", f"{wheel}[{extra}]" if extra else wheel,
         )  # fmt: skip
 
     def run(self, *words: object) -> None:
@@ -96,7 +97,7 @@ def main() -> None:
             if extra == FIRST:
                 place.run("-c", PICTURE)
                 place.run("-c", MAKE)
-                place.run("boxwright", "export", "model.safetensors", "--out", "model.onnx", "--decode")
+                place.run("boxwright", "export", "model.safetensors", "--out", "model.onnx")
                 place.run("-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt", "openvino")
                 place.run("boxwright", "export", "model.safetensors", "--format", "openvino", "--out", "openvino")
             if extra in TORCH_FREE:
