@@ -6,6 +6,7 @@ The costs equal those of the authors' tidecv. Those of hotcoco's `tide_errors` d
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from hotcoco import metrics, primitives
@@ -28,7 +29,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pairs:
-    """Detections and truth boxes of the same image that overlap by at least `TOUCH_IOU`, in no order."""
+    """Detections and truth boxes of the same image that overlap by at least `TOUCH_IOU`.
+
+    They are sorted by detection, then by falling overlap, then by truth box.
+    """
 
     detection: Ints
     truth: Ints
@@ -145,32 +149,27 @@ def price(verdicts: Verdicts) -> Costs:
     counted = ~v.ignored
     hit = (v.kind == HIT) & counted
     to_find = np.bincount(v.truth_class_ids, minlength=len(v.names))
-    judged = np.flatnonzero(to_find)
+    judged = np.flatnonzero(to_find).tolist()
+    own = _rank(v.class_ids, v.scores)
 
     def mean_ap(
-        classes: Ints, scores: Floats, hit: NDArray[np.bool_], counted: NDArray[np.bool_], to_find: Ints
+        hit: NDArray[np.bool_], counted: NDArray[np.bool_], to_find: Ints = to_find, ranked: _Ranked = own
     ) -> float:
-        """Return AP over the classes with truth boxes; as in TIDE, one with nothing left to find counts as 0."""
-        order = np.lexsort((-scores, classes))
-        order = order[counted[order]]
-        edges = np.searchsorted(classes[order], np.arange(len(to_find) + 1))
-        values = [
-            metrics.average_precision(scores[some], hit[some], int(to_find[class_id]), rec_thrs=_RECALLS)
-            for class_id in judged.tolist()
-            for some in [order[edges[class_id] : edges[class_id + 1]]]
-        ]
-        return float(np.mean(values)) if values else 0.0
+        return _mean_ap(ranked, hit, counted, to_find, judged)
 
-    base = mean_ap(v.class_ids, v.scores, hit, counted, to_find)
+    base = mean_ap(hit, counted)
     best = _best_for_each_truth(v)
 
     def without(kind: int) -> float:
-        return mean_ap(v.class_ids, v.scores, hit, counted & (v.kind != kind), to_find)
+        return mean_ap(hit, counted & (v.kind != kind))
 
     def corrected(kind: int) -> float:
         right = best & (v.kind == kind)
-        classes = np.where(right, v.truth_class_ids[v.truth] if len(v.truth_class_ids) else 0, v.class_ids)
-        return mean_ap(classes, v.scores, hit | right, right | (counted & (v.kind != kind)), to_find)
+        kept = right | (counted & (v.kind != kind))
+        if kind != CLASS or not right.any():
+            return mean_ap(hit | right, kept)
+        classes = np.where(right, v.truth_class_ids[v.truth], v.class_ids)
+        return mean_ap(hit | right, kept, ranked=_rank(classes, v.scores))
 
     unfound = np.bincount(v.truth_class_ids[v.found_by == _NONE], minlength=len(v.names))
     missed = np.bincount(v.truth_class_ids[v.missed], minlength=len(v.names))
@@ -180,9 +179,9 @@ def price(verdicts: Verdicts) -> Costs:
         "both": lambda: without(BOTH),
         "duplicate": lambda: without(DUPLICATE),
         "background": lambda: without(BACKGROUND),
-        "missed": lambda: mean_ap(v.class_ids, v.scores, hit, counted, to_find - missed),
-        "all_false": lambda: mean_ap(v.class_ids, hit.astype(np.float64), hit, counted, to_find),
-        "all_missed": lambda: mean_ap(v.class_ids, v.scores, hit, counted, to_find - unfound),
+        "missed": lambda: mean_ap(hit, counted, to_find - missed),
+        "all_false": lambda: mean_ap(hit, counted, ranked=_rank(v.class_ids, hit.astype(np.float64))),
+        "all_missed": lambda: mean_ap(hit, counted, to_find - unfound),
     }
     count = {name: int((v.kind == index).sum()) for index, name in enumerate(KINDS) if index != HIT}
     return Costs(
@@ -195,6 +194,32 @@ def price(verdicts: Verdicts) -> Costs:
             "all_missed": int((v.found_by == _NONE).sum()),
         },
     )
+
+
+class _Ranked(NamedTuple):
+    """Detections with the order that sorts them by class and falling score."""
+
+    order: Ints
+    classes: Ints
+    scores: Floats
+
+
+def _rank(classes: Ints, scores: Floats) -> _Ranked:
+    return _Ranked(np.lexsort((-scores, classes)), classes, scores)
+
+
+def _mean_ap(
+    ranked: _Ranked, hit: NDArray[np.bool_], counted: NDArray[np.bool_], to_find: Ints, judged: list[int]
+) -> float:
+    """Return AP over some classes; as in TIDE, one with nothing left to find counts as 0."""
+    order = ranked.order[counted[ranked.order]]
+    edges = np.searchsorted(ranked.classes[order], np.arange(len(to_find) + 1))
+    values = [
+        metrics.average_precision(ranked.scores[some], hit[some], int(to_find[class_id]), rec_thrs=_RECALLS)
+        for class_id in judged
+        for some in [order[edges[class_id] : edges[class_id + 1]]]
+    ]
+    return float(np.mean(values)) if values else 0.0
 
 
 def _best_of_each_image(image: Ints, state: dict[str, NDArray[np.generic]]) -> tuple[Ints, Ints]:
@@ -223,7 +248,8 @@ def _overlaps(
         found.append((rows + first, columns + first_truth, iou[rows, columns]))
     empty = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
     detection, truth, iou = (np.concatenate(parts) for parts in zip(empty, *found, strict=True))
-    return Pairs(detection=detection, truth=truth, iou=iou)
+    order = np.lexsort((truth, -iou, detection))
+    return Pairs(detection=detection[order], truth=truth[order], iou=iou[order])
 
 
 def _match(pairs: Pairs, classes: Ints, truth_classes: Ints) -> tuple[Ints, Ints]:
@@ -233,9 +259,7 @@ def _match(pairs: Pairs, classes: Ints, truth_classes: Ints) -> tuple[Ints, Ints
     """
     hit, found_by = np.full(len(classes), _NONE), np.full(len(truth_classes), _NONE)
     near = (pairs.iou >= MATCH_IOU) & (classes[pairs.detection] == truth_classes[pairs.truth])
-    detection, truth = pairs.detection[near], pairs.truth[near]
-    order = np.lexsort((truth, -pairs.iou[near], detection))
-    for d, t in zip(detection[order].tolist(), truth[order].tolist(), strict=True):
+    for d, t in zip(pairs.detection[near].tolist(), pairs.truth[near].tolist(), strict=True):
         if hit[d] == _NONE and found_by[t] == _NONE:
             hit[d], found_by[t] = t, d
     return hit, found_by
@@ -261,11 +285,11 @@ def _classify(pairs: Pairs, classes: Ints, truth_classes: Ints, hit: Ints, found
 
 def _nearest(pairs: Pairs, chosen: NDArray[np.bool_], detections: int) -> tuple[Ints, Floats]:
     """Return the truth box that each detection overlaps most among the chosen pairs, and by how much."""
-    detection, truth, iou = pairs.detection[chosen], pairs.truth[chosen], pairs.iou[chosen]
-    order = np.lexsort((truth, -iou, detection))
-    first, at = np.unique(detection[order], return_index=True)
+    some = np.flatnonzero(chosen)
+    of = pairs.detection[some]
+    first = some[np.append(True, of[1:] != of[:-1])[: len(some)]]
     nearest, overlap = np.full(detections, _NONE), np.zeros(detections)
-    nearest[first], overlap[first] = truth[order][at], iou[order][at]
+    nearest[pairs.detection[first]], overlap[pairs.detection[first]] = pairs.truth[first], pairs.iou[first]
     return nearest, overlap
 
 

@@ -50,7 +50,7 @@ def find_suspects(verdicts: Verdicts, *, lowest_score: float = LOWEST_SCORE) -> 
     confident = (v.scores >= lowest_score) & ~v.ignored
     unfound = np.append(v.found_by == _NONE, False)[v.truth]
     nearest = np.zeros(len(v.scores))
-    np.maximum.at(nearest, v.pairs.detection, v.pairs.iou)
+    nearest[v.pairs.detection[::-1]] = v.pairs.iou[::-1]  # the first of each detection is the largest
     chosen: list[tuple[Fault, Ints]] = [
         ("missing", np.flatnonzero(confident & (v.kind == BACKGROUND))),
         ("shifted", np.flatnonzero(confident & unfound & (v.kind == LOCATION) & (nearest >= SHIFTED_IOU))),
