@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST = "export"
-TORCH_FREE = ("", "eval", "onnx", "openvino", "serve", "batch", "plots")
+TORCH_FREE = ("", "eval", "onnx", "openvino", "serve", "serve-ray", "batch", "plots")
 WITH_TORCH = ("train", "quantize", "optimize", "ray", "spark", "tune", "all")
 
 MAKE = """
@@ -39,6 +39,7 @@ TRIES: dict[str, list[list[str]]] = {
     "onnx": [["boxwright", "predict", "model.onnx", "picture.png", "--save"]],
     "openvino": [["boxwright", "predict", "openvino", "picture.png", "--save"]],
     "serve": [["-c", "import boxwright.serve.app"]],
+    "serve-ray": [["-c", "import boxwright.serve.app, ray.serve"]],
     "batch": [["-c", "import boxwright.tasks.batch.local"]],
     "plots": [["-c", "import matplotlib"]],
     "train": [["boxwright", "info", "model.safetensors"]],
