@@ -31,7 +31,7 @@ from boxwright.vision.draw import draw_detections
 
 _log = get_logger(__name__)
 CLASSES = ("circle", "square", "star")
-METHODS = ("bf16_channels_last", "openvino_fp32", "openvino_bf16", "openvino_int8", "onnxruntime_fp32")
+METHODS = ("bf16_channels_last", "jit_fp32_channels_last", "openvino_fp32", "openvino_bf16", "onnxruntime_fp32")
 """What the demo's optimiser tries: the quick ones to convert."""
 
 STEPS = 1500
@@ -150,7 +150,6 @@ def run_demo(
             folder=folder / "optimize",
             includes=METHODS,
             max_drop=0.03,
-            calibration_images=32,
             search_tries=1,
             latency_sample_num=50,
             quiet=quiet,
@@ -190,7 +189,7 @@ def _draw_pictures(checkpoint: Path, unseen: Records, folder: Path) -> list[NDAr
     """Return pictures of unseen scenes with what the detector finds, also written to a folder."""
     pictures = []
     folder.mkdir()
-    with Predictor.load(checkpoint, thresholds=Thresholds(conf=0.4)) as predictor:
+    with Predictor.load(checkpoint, thresholds=Thresholds(conf=0.5)) as predictor:
         for item in predictor.stream([unseen.path(i) for i in range(min(_PICTURES, len(unseen)))]):
             if isinstance(item, Failure):
                 raise item.error
