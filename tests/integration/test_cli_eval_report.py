@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from support.browser import need_browser, open_browser
 from support.fixtures import Command
 from support.scenes import NAMES, save_labelled_set
 from support.toy import save_toy_onnx, toy_spec
@@ -114,3 +115,34 @@ def test_a_folder_without_a_report_is_refused(boxwright: Command, toy_onnx: Path
     done = boxwright("eval", toy_onnx, "--data", tmp_path, "--out", tmp_path)
     assert (done.code, done.out) == (2, "")
     assert "Add --report" in done.err
+
+
+@pytest.mark.xdist_group("browser")
+def test_the_pictures_are_filtered_by_error_and_class(
+    boxwright: Command, toy_onnx: Path, wrong_labels: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("selenium")
+    need_browser()
+    assert boxwright("eval", toy_onnx, "--data", wrong_labels, "--report", "--out", tmp_path / "out").code == 0
+    with open_browser(tmp_path) as browser:
+        browser.open((tmp_path / "out" / "report.html").as_uri())
+
+        def shown(error: str, name: str) -> list[str]:
+            """Return the kinds of the pictures that are left after a choice of error and class."""
+            browser.run(
+                "const part = document.querySelector('.filtered');"
+                "const [error, name] = part.querySelectorAll('select');"
+                "error.value = given[0];"
+                "name.value = [...name.options].find((option) => option.text === given[1]).value;"
+                "error.dispatchEvent(new Event('change'));",
+                error,
+                name,
+            )
+            left = "return [...document.querySelectorAll('.filtered')[0].querySelectorAll('figure')]"
+            return sorted(browser.run(f"{left}.filter((f) => f.offsetParent).map((f) => f.dataset.kind)"))
+
+        assert shown("", "all") == ["background", "background", "class", "missed"]
+        assert shown("missed", "all") == ["missed"]
+        assert shown("", "green") == ["class"]
+        assert shown("missed", "green") == []
+        assert browser.complaints() == []
