@@ -50,6 +50,7 @@ def test_a_search_tells_what_it_tried_and_writes_the_settings_to_train_with(
         (["--data", "x", "--space", "mosaic=bool", "mosaic=bool"], "has two spaces"),
         (["--data", "x", "--trials", "1"], "trials=1 must be at least 2"),
         (["--data", "x", "patience", "3"], "patience ends runs early"),
+        (["--data", "x", "--address", "head:6379"], "is for engine 'ray'"),
         (["--resume"], "--resume needs the folder of a search"),
     ],
 )

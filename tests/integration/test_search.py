@@ -142,3 +142,13 @@ def test_the_folder_of_another_search_is_refused(tmp_path: Path) -> None:
         run_search(make_search(tmp_path, trials=2, about={"data": "b"}), hill)
     with pytest.raises(UsageError, match="seed was 0 and is 1"):
         run_search(make_search(tmp_path, trials=2, seed=1, about={"data": "a"}), hill)
+
+
+@pytest.mark.engines
+@pytest.mark.usefixtures("ray_here")
+def test_trials_run_on_ray(tmp_path: Path) -> None:
+    from boxwright.launchers.ray_ import RayLauncher
+
+    result = run_search(make_search(tmp_path, trials=2), hill, RayLauncher())
+    assert [row.value is not None for row in result.trials] == [True, True]
+    assert (tmp_path / "trials" / "001" / "log.txt").exists()

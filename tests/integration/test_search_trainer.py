@@ -38,24 +38,41 @@ def line_loader() -> DataLoader[Any]:
     return DataLoader(TensorDataset(x, 3 * x), batch_size=8)
 
 
-def test_the_trainer_searches_a_module_and_returns_one_with_the_settings_to_use(tmp_path: Path) -> None:
-    trainer = Trainer(
+def make_trainer(folder: Path) -> Trainer:
+    return Trainer(
         max_epochs=3, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        default_root_dir=tmp_path,
+        default_root_dir=folder,
     )  # fmt: skip
-    with pytest.raises(UsageError, match="There was no search"):
-        trainer.search_summary()
-    model = trainer.search(
-        Line, {"lr": Real(0.05, 0.5, log=True)}, target_metric="val/loss", direction="minimize", n_trials=2, repeats=2,
+
+
+def search_line(trainer: Trainer, low: float, high: float) -> Any:
+    return trainer.search(
+        Line, {"lr": Real(low, high, log=True)}, target_metric="val/loss", direction="minimize", n_trials=2, repeats=2,
         train_dataloaders=line_loader(), val_dataloaders=line_loader(),
     )  # fmt: skip
+
+
+def test_a_search_that_finds_nothing_better_returns_a_module_with_the_defaults(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    with pytest.raises(UsageError, match="There was no search"):
+        trainer.search_summary()
+    model = search_line(trainer, 1e-9, 1e-8)
     summary = trainer.search_summary()
-    assert (dict(summary.trials[0].settings), summary.best, summary.is_better) == ({}, 1, True)
-    assert isinstance(model, Line)
-    assert model.lr == summary.settings["lr"] == summary.trials[1].settings["lr"]
+    assert [row.state for row in summary.trials] == ["complete", "complete"]
+    assert (dict(summary.trials[0].settings), summary.best, summary.is_better) == ({}, 0, False)
+    assert (type(model), model.lr, float(model.layer.weight.detach())) == (Line, 1e-4, 0.0)
     assert (tmp_path / "search" / "journal.log").exists()
     with pytest.raises(UsageError, match="holds a search already"):
-        trainer.search(Line, {"lr": Real(0.05, 0.5)}, target_metric="val/loss", direction="min")
+        search_line(trainer, 1e-9, 1e-8)
+
+
+@pytest.mark.more
+def test_a_search_returns_a_module_with_settings_that_are_surely_better(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    model = search_line(trainer, 0.05, 0.5)
+    summary = trainer.search_summary()
+    assert (summary.best, summary.is_better) == (1, True)
+    assert model.lr == summary.settings["lr"] == summary.trials[1].settings["lr"]
 
 
 def test_a_setting_without_a_default_and_an_unknown_one_are_refused(tmp_path: Path) -> None:

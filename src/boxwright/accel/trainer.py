@@ -254,6 +254,7 @@ class Trainer(LightningTrainer):
         seed: int = 0,
         folder: str | Path | None = None,
         resume: bool = False,
+        launcher: Launcher | None = None,
         **data: Any,
     ) -> LightningModule:
         """Search the settings of a model with TPE and Hyperband, and return a new, untrained model with the best ones.
@@ -272,6 +273,7 @@ class Trainer(LightningTrainer):
             seed: of the proposals and the trials.
             folder: for the journal and the trials; the folder "search" in `default_root_dir` by default.
             resume: continue the search in the folder.
+            launcher: starts the trials' processes, here by default; `RayLauncher()` on machines that share the folder.
             **data: what `fit` takes beside the model: loaders, or a data module.
 
         Raises:
@@ -287,6 +289,7 @@ class Trainer(LightningTrainer):
             make_model,
             spaces,
             data,
+            launcher=launcher,
             target_metric=target_metric,
             direction=direction,
             folder=Path(self.default_root_dir, "search") if folder is None else Path(folder),

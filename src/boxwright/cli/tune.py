@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from boxwright.cli.options import add_data_arguments, as_path, fraction, parse_size, positive
 from boxwright.cli.train import parse_batch
 
-_OWN = ("resume", "output_dir")
+_OWN = ("resume", "output_dir", "address")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--repeats", metavar="N", type=positive, help="new seeds to compare the best with the defaults (default 3)"
     )
+    group.add_argument("--engine", choices=("local", "ray"), default="local", help="what runs the trials")
+    group.add_argument("--address", metavar="HOST:PORT", help="the Ray cluster (default RAY_ADDRESS, or a new one)")
     group.add_argument("--resume", action="store_true", help="continue the search in the folder of --out")
     parser.add_argument("--config", metavar="FILE", type=as_path, help="training settings from a YAML file")
     parser.add_argument("settings", metavar="KEY VALUE", nargs="*", help="such as: max_epoch 30 eval_interval=3")
@@ -56,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         flags = _training_flags(args)
         if flags or args.space or args.repeats or args.config or args.settings:
             raise UsageError(f"--resume takes its settings from {SETTINGS}. Give --out, and --trials for more trials.")
-        config = load_search(folder / SETTINGS, args.trials)
+        config = replace(load_search(folder / SETTINGS, args.trials), engine=args.engine, address=args.address)
     else:
         config = _new_search(args)
     from boxwright.tasks.tune.run import tune
@@ -103,9 +106,8 @@ def _new_search(args: argparse.Namespace) -> Any:
     known = {name: value for name in ("trials", "repeats") if (value := getattr(args, name)) is not None}
     place = getattr(args, "output_dir", None)
     train = load_config(TrainConfig, args.config, args.settings, {**flags, "output_dir": place or Path("runs/tune")})
-    config = TuneConfig(train=train, spaces=spaces, **known)  # checked before a folder is made
+    # Checked before a folder is made.
+    config = TuneConfig(train=train, spaces=spaces, engine=args.engine, address=args.address, **known)
     if place is None:
-        from dataclasses import replace
-
         config = replace(config, train=replace(train, output_dir=new_run_folder(Path("runs/tune"))))
     return config

@@ -16,6 +16,7 @@ from boxwright.accel.search.study import Direction
 from boxwright.accel.search.trial import Reporter, Trial
 from boxwright.core.errors import UsageError, check_choice
 from boxwright.core.spaces import Space
+from boxwright.launchers.base import Launcher
 
 MakeModel = Callable[..., LightningModule]
 _DIRECTIONS: dict[str, Direction] = {"max": "max", "min": "min", "maximize": "max", "minimize": "min"}
@@ -92,6 +93,7 @@ def search_model(
     spaces: Mapping[str, Space],
     data: Mapping[str, Any],
     *,
+    launcher: Launcher | None,
     target_metric: str,
     direction: str,
     folder: Path,
@@ -126,7 +128,7 @@ def search_model(
     fit = FitTrial(
         make_trainer=make_trainer, trainer=trainer, make_model=make_model, known=known, metric=target_metric, data=data
     )
-    result = run_search(search, fit)
+    result = run_search(search, fit, launcher)
     return partial(make_model, **known)(**result.settings), result
 
 

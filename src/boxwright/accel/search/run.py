@@ -175,7 +175,8 @@ class _Run:
             trial_id=trial._trial_id,
             may_stop=not is_default,
         )
-        name = f"trial {trial.number} of {self._search.trials - 1} ({'defaults' if is_default else _words(settings)})"
+        place = f"{self._count_done() + 1}/{self._search.trials}"
+        name = f"{place}: trial {trial.number} ({'defaults' if is_default else _words(settings)})"
         began_s = time.monotonic()
         try:
             value = self._value({} if is_default else settings, self._search.seed, f"{trial.number:03}", reporter)

@@ -3,16 +3,18 @@
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from boxwright.accel.search.study import WHOLE, Direction, report
 from boxwright.core.cpu import read_cpu
+from boxwright.core.errors import UsageError
 from boxwright.core.world import World
+from boxwright.launchers.allocator import read_allocator
 from boxwright.launchers.base import Launcher
-from boxwright.launchers.placement import make_workers
+from boxwright.launchers.placement import ELSEWHERE, make_workers, make_workers_anywhere
 
 LOG = "log.txt"
 
@@ -67,10 +69,14 @@ def run_trial(objective: Objective, trial: Trial, launcher: Launcher) -> float:
         WorkerFailed: the trial failed, or its process died.
     """
     trial.folder.mkdir(parents=True, exist_ok=True)
-    return launcher.run(partial(_work, objective, trial), make_workers(read_cpu(), 1))
+    one = (make_workers_anywhere(1) if launcher.name in ELSEWHERE else make_workers(read_cpu(), 1))[0]
+    worker = replace(one, env=read_allocator().variables)  # as the processes of a training have them
+    return launcher.run(partial(_work, objective, trial), [worker])
 
 
 def _work(objective: Objective, trial: Trial, world: World) -> float:  # noqa: ARG001  a trial has no peers
+    if not trial.folder.is_dir():
+        raise UsageError(f"{str(trial.folder)!r} is not on this machine. Use a folder that all machines share.")
     with (trial.folder / LOG).open("ab", buffering=0) as log:
         sys.stdout.flush()
         sys.stderr.flush()

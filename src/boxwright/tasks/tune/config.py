@@ -42,6 +42,8 @@ class TuneConfig:
         trials: how many, with the defaults.
         repeats: with how many new seeds the best trial is compared with the defaults.
         resume: continue the search in the folder.
+        engine: where the trials run: "local" or "ray", one after another. With Ray all machines share the folder.
+        address: of the Ray cluster; None for the one in RAY_ADDRESS, or a new one.
     """
 
     train: TrainConfig
@@ -49,8 +51,13 @@ class TuneConfig:
     trials: int = 20
     repeats: int = 3
     resume: bool = False
+    engine: str = "local"
+    address: str | None = None
 
     def __post_init__(self) -> None:
+        check_choice("engine", self.engine, ("local", "ray"))
+        if self.address is not None and self.engine != "ray":
+            raise UsageError(f"address={self.address!r} is for engine 'ray'. Add --engine ray, or leave it out.")
         if self.trials < 2:
             raise UsageError(f"trials={self.trials!r} must be at least 2: the first one is the defaults.")
         for name, space in self.spaces.items():

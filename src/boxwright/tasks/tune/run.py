@@ -2,7 +2,8 @@
 
 import json
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,10 +13,12 @@ from boxwright.accel.places import is_url
 from boxwright.accel.search.result import SearchResult
 from boxwright.accel.search.run import Search, run_search
 from boxwright.accel.search.trial import Reporter, Trial
-from boxwright.core import log
+from boxwright.accel.strategy import make_launcher
+from boxwright.core import catalogue, log
 from boxwright.core.config import to_dict, to_yaml
 from boxwright.core.errors import UsageError
 from boxwright.core.files import write_whole
+from boxwright.launchers.base import Launcher
 from boxwright.tasks.train.config import TrainConfig
 from boxwright.tasks.train.loggers import Callback, Values
 from boxwright.tasks.train.run import train
@@ -51,11 +54,22 @@ def tune(config: TuneConfig) -> SearchResult:
     if search.journal.exists() and not config.resume:
         raise UsageError(f"{str(folder)!r} holds a search already. Resume it with --resume, or choose another folder.")
     save_config(replace(config, train=run), folder / SETTINGS)
-    result = run_search(search, partial(_train, run))
+    with _open_launcher(config) as launcher:
+        result = run_search(search, partial(_train, run), launcher)
     best = replace(with_settings(run, result.settings), output_dir=folder / "best")
     write_whole(folder / "best.yaml", to_yaml(best))
     write_whole(folder / "trials.json", json.dumps(result.to_dict(), indent=1) + "\n")
     return result
+
+
+@contextmanager
+def _open_launcher(config: TuneConfig) -> Iterator[Launcher | None]:
+    """Yield what starts the trials; Ray stays connected for all of them."""
+    if config.engine == "local":
+        yield None
+        return
+    with catalogue.load("engine", config.engine)(config.address):
+        yield make_launcher(config.engine)
 
 
 def _at_absolute_paths(run: TrainConfig) -> TrainConfig:
