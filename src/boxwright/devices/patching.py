@@ -44,8 +44,8 @@ def patch_torch(cuda_to_cpu: bool = True) -> _Patched:
 
     Example:
         >>> with patch_torch(cuda_to_cpu=True):
-        ...     torch.ones(2).cuda().to("cuda:0").device, torch.device("cuda"), torch.cuda.is_available()
-        (device(type='cpu'), device(type='cpu'), True)
+        ...     torch.ones(2).cuda().to("cuda:0").device, torch.device("cuda")
+        (device(type='cpu'), device(type='cpu'))
     """
     if not cuda_to_cpu:
         raise UsageError("patch_torch(cuda_to_cpu=False) has nothing to change. Leave the call out.")
