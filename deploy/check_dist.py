@@ -22,14 +22,16 @@ WITH_TORCH = ("train", "quantize", "optimize", "ray", "spark", "tune", "all")
 MAKE = """
 import sys, torch
 from pathlib import Path
-from boxwright.accel.kernels.native import PREBUILT, load_kernels
+from boxwright.accel.kernels.native import PREBUILT, find_prebuilt, load_kernels
+from boxwright.core.cpu import cpu_flags
 from boxwright.core.spec import Spec
 from boxwright.detector.weights import save_weights
 from boxwright.detector.yolox import build
 torch.manual_seed(0)
 spec = Spec(model="yolox_nano", names=("cat", "dog"), size_hw=(64, 64))
 save_weights(Path("model.safetensors"), build("yolox_nano", 2).eval(), spec)
-assert not PREBUILT.is_dir() or load_kernels() is not None
+carried = find_prebuilt(PREBUILT, cpu_flags())
+assert carried is None or load_kernels()._name == str(carried), "the wheel's kernels were not loaded"
 """
 PICTURE = "import cv2, numpy; assert cv2.imwrite('picture.png', numpy.zeros((80, 60, 3), numpy.uint8))"
 NO_TORCH = "import importlib.util as u; assert u.find_spec('torch') is None, 'torch is here'"
