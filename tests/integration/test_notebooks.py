@@ -10,8 +10,8 @@ import pytest
 from support.shared import ROOT
 
 SMALLER = {
-    "images=300": "images=24",
-    "steps 600": "steps 4",
+    "images=600": "images=24",
+    "steps 1000": "steps 4",
     "steps 100": "steps 3",
     "size_hw=[192,192]": "size_hw=[64,64]",
     "--max-drop 0.05": "--max-drop 1",
