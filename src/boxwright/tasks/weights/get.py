@@ -24,6 +24,7 @@ MIRROR = "BOXWRIGHT_WEIGHTS_URL"
 """The variable that names a mirror: the address of a folder with the files of the release."""
 
 _log = get_logger(__name__)
+_DRAFTS = ".weights"  # in the cache folder: what is being fetched, under the names that messages show
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
 _CLASSES = len(COCO_NAMES)
 # An ONNX file is its weights in float32 and a graph of at most a few percent of them.
@@ -242,10 +243,10 @@ def _address(base: str, release: Release) -> str:
 @contextmanager
 def _slot(release: Release) -> Iterator[Path]:
     """Yield the draft of a file while no other process writes it."""
-    folder = cache_folder()
+    folder = cache_folder(_DRAFTS)
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / f".{release.stored_name}.lock"):
-        yield folder / f".{release.model}.part.{release.format}"
+    with locked(folder / f"{release.stored_name}.lock"):
+        yield folder / release.stored_name
 
 
 def _is_right(release: Release, path: Path, source: str | None, progress: Progress | None) -> bool:
