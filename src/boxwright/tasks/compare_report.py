@@ -1,16 +1,15 @@
 """The page of a comparison: the numbers, the classes, and the pictures that changed, side by side."""
 
-import base64
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from boxwright.core.boxes import FloatArray, xywh_to_xyxy
+from boxwright.core.boxes import xywh_to_xyxy
 from boxwright.core.errors import DataError
 from boxwright.report.page import Html, element, figures, make_page, section, table
+from boxwright.tasks.gallery import LARGEST, embed, rectangle
 from boxwright.vision.decode import read_image
 
 if TYPE_CHECKING:
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 MOST_IMAGES = 24
 SIDE_PX = 480
-LARGEST = 3_800_000
-_QUALITY = 76
 
 STYLE = """
 .pair { margin: 0 0 1.4rem; } .pair > div { display: grid; grid-template-columns: 1fr 1fr; gap: .6rem; }
@@ -130,13 +127,9 @@ def _pictures(comparison: "Comparison") -> Html:
 
 def _pair(change: "ImageChange", image: NDArray[np.uint8], file: str, sides: tuple["Side", "Side"]) -> Html:
     height, width = image.shape[:2]
-    scale = min(SIDE_PX / max(height, width), 1.0)
-    size = (max(round(width * scale), 1), max(round(height * scale), 1))
-    small = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
-    data = base64.b64encode(cv2.imencode(".jpg", small, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])[1].tobytes()).decode()
     # The second picture shows the data of the first.
     name = f"image-{change.image}"
-    picture = element("image", href=f"data:image/jpeg;base64,{data}", id=name, width=width, height=height)
+    picture = element("image", href=embed(image, SIDE_PX), id=name, width=width, height=height)
     shown = [
         element(
             "svg",
@@ -157,11 +150,11 @@ def _pair(change: "ImageChange", image: NDArray[np.uint8], file: str, sides: tup
 def _boxes(side: "Side", image: int) -> Sequence[Html]:
     v: Any = side.verdicts
     missed = [
-        _rect("missed", xywh_to_xyxy(v.truth_boxes_xywh[at]), v.names[v.truth_class_ids[at]])
+        rectangle("missed", xywh_to_xyxy(v.truth_boxes_xywh[at]), v.names[v.truth_class_ids[at]])
         for at in np.flatnonzero((v.truth_image == image) & ~side.found).tolist()
     ]
     shown = [
-        _rect(
+        rectangle(
             "right" if v.kind[at] == 0 else "false",
             xywh_to_xyxy(v.boxes_xywh[at]),
             f"{v.names[v.class_ids[at]]} {v.scores[at]:.2f}",
@@ -169,12 +162,6 @@ def _boxes(side: "Side", image: int) -> Sequence[Html]:
         for at in np.flatnonzero((v.image == image) & side.shown).tolist()
     ]
     return [*missed, *shown]
-
-
-def _rect(kind: str, box: FloatArray, tip: str) -> Html:
-    x1, y1, x2, y2 = (float(value) for value in box)
-    where = {"x": f"{x1:.1f}", "y": f"{y1:.1f}", "width": f"{max(x2 - x1, 0):.1f}", "height": f"{max(y2 - y1, 0):.1f}"}
-    return element("rect", element("title", tip), class_=kind, **where)
 
 
 def _signed(value: float) -> str:

@@ -144,6 +144,23 @@ def draw_gallery(
     return element("div", controls, grid, class_="filtered"), size
 
 
+def embed(image: NDArray[Any], side_px: int) -> str:
+    """Return an image as the address of a JPEG that is inside the page, fitted into a square if it is larger."""
+    scale = min(side_px / max(image.shape[:2]), 1.0)
+    if scale < 1:
+        size = (max(round(image.shape[1] * scale), 1), max(round(image.shape[0] * scale), 1))
+        image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+    data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])[1].tobytes()
+    return f"data:image/jpeg;base64,{base64.b64encode(data).decode()}"
+
+
+def rectangle(kind: str, box: FloatArray, tip: str = "") -> Html:
+    """Return a box, as corners, as a rectangle of a class of the page."""
+    x1, y1, x2, y2 = (float(v) for v in box)
+    where = {"x": f"{x1:.1f}", "y": f"{y1:.1f}", "width": f"{max(x2 - x1, 0):.1f}", "height": f"{max(y2 - y1, 0):.1f}"}
+    return element("rect", *([element("title", tip)] if tip else []), class_=kind, **where)
+
+
 # Colours that stand out from most pictures, in both themes.
 STYLE = """
 .gallery { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 240px), 1fr)); gap: 1rem; }
@@ -228,17 +245,12 @@ def _draw(picture: Picture, image: NDArray[np.uint8], file: str, truths: NDArray
     x1, y1 = np.floor((low - room).clip(0, [width - 1, height - 1])).astype(int).tolist()
     x2, y2 = np.ceil((high + room).clip([x1 + 1, y1 + 1], [width, height])).astype(int).tolist()
     part: NDArray[Any] = image[y1:y2, x1:x2]
-    scale = min(SIDE_PX / max(part.shape[:2]), 1.0)
-    if scale < 1:
-        size = (max(round(part.shape[1] * scale), 1), max(round(part.shape[0] * scale), 1))
-        part = cv2.resize(part, size, interpolation=cv2.INTER_AREA)
-    data = base64.b64encode(cv2.imencode(".jpg", part, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])[1].tobytes()).decode()
-    shown = element("image", href=f"data:image/jpeg;base64,{data}", x=x1, y=y1, width=x2 - x1, height=y2 - y1)
+    shown = element("image", href=embed(part, SIDE_PX), x=x1, y=y1, width=x2 - x1, height=y2 - y1)
     inside = [b for b in truths if b[0] < x2 and b[2] > x1 and b[1] < y2 and b[3] > y1]
     drawn = [
-        *(_rect("other", box) for box in inside if not any(np.abs(box - one).max() < 0.6 for one in picture.truth)),
-        *(_rect("truth", box) for box in picture.truth),
-        *([] if picture.found is None else [_rect("found", picture.found)]),
+        *(rectangle("other", box) for box in inside if not any(np.abs(box - one).max() < 0.6 for one in picture.truth)),
+        *(rectangle("truth", box) for box in picture.truth),
+        *([] if picture.found is None else [rectangle("found", picture.found)]),
     ]
     view = f"{x1} {y1} {x2 - x1} {y2 - y1}"
     label = f"{picture.kind}: {picture.said}, {file}"
@@ -246,13 +258,6 @@ def _draw(picture: Picture, image: NDArray[np.uint8], file: str, truths: NDArray
     caption = element("figcaption", element("b", picture.kind), f" {picture.said} · {file}")
     return element(
         "figure", svg, caption, data_kind=picture.kind, data_classes=" ".join(str(c) for c in picture.classes)
-    )
-
-
-def _rect(kind: str, box: NDArray[Any]) -> Html:
-    x1, y1, x2, y2 = (float(v) for v in box)
-    return Html(
-        f'<rect class="{kind}" x="{x1:.1f}" y="{y1:.1f}" width="{max(x2 - x1, 0):.1f}" height="{max(y2 - y1, 0):.1f}"/>'
     )
 
 
