@@ -137,8 +137,7 @@ def run_demo(
         raise SystemExit(TERMINATED) if result.stopped == "signal 15" else KeyboardInterrupt
     with Predictor.load(result.checkpoint, thresholds=OFFICIAL) as predictor:
         score = evaluate(predictor, unseen)
-    for line in score.metrics.lines():
-        _log.info("%s", line)
+    _log.info("AP %.3f, AP50 %.3f on %d unseen scenes.", score.metrics.AP, score.metrics.AP50, len(unseen))
     pictures = _draw_pictures(result.checkpoint, unseen, folder / "pictures")
     _log.info("Trying %d ways to run it, each scored on the unseen scenes.", len(METHODS))
     optimized = optimize(
