@@ -52,6 +52,13 @@ def test_a_picture_gives_what_predictor_gives(server: Server, predictor: Predict
         assert {"queue", "decode", "network", "boxes", "total"} <= set(answer.json["timings_ms"])
 
 
+@pytest.mark.parametrize("kind", ["image/png", "application/octet-stream", "application/x-www-form-urlencoded", ""])
+def test_the_bytes_say_what_they_are_whatever_the_client_calls_them(server: Server, kind: str) -> None:
+    headers = {"content-type": kind} if kind else {}  # curl --data-binary says that it sends a form
+    answer = server.request("POST", "/predict", picture(), headers)
+    assert answer.json["detections"] == server.predict(picture()).json["detections"]
+
+
 def test_thresholds_classes_and_model_come_from_the_url(server: Server, model: Path) -> None:
     answer = server.predict(picture(), "?conf=0.3&nms=0.9&classes=red&model=second")
     with Predictor.load(model, thresholds=Thresholds(conf=0.3, nms=0.9, classes="red")) as predictor:

@@ -20,7 +20,7 @@ import cv2
 import psutil
 import pytest
 from support.scenes import scene
-from support.server import TOKEN, Reply, Server
+from support.server import TOKEN, Reply, Server, form
 from support.toy import save_toy_onnx, toy_spec
 
 from boxwright import Predictor
@@ -96,6 +96,8 @@ def test_more_than_can_wait_is_refused_at_once_and_what_was_accepted_is_answered
                 assert int(refused.headers["retry-after"]) >= 1
                 assert "Try again" in refused.json["error"]
             assert server.metric("boxwright_rejections_total") == 5
+            many, kind = form(("a.png", PICTURE), ("b.png", PICTURE))
+            assert server.request("POST", "/predict", many, {"content-type": kind, **BEARER}).status == 429
         assert [(one.result().status, one.result().json["detections"]) for one in accepted] == [(200, expected)] * 2
         assert ask(server).status == 200
 
