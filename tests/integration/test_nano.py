@@ -431,7 +431,7 @@ def steps_of(runner: TorchNano, ways: list[Any], settle: bool) -> list[dict[str,
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("find_unused", [False, True])
+@pytest.mark.parametrize("find_unused", [False, *further(True)])
 def test_any_way_through_the_model_takes_part_in_the_averaging_of_gradients(find_unused: bool) -> None:
     ways = [by_method, by_parts, by_two_passes, by_forward, by_some_parameters, by_method]
     (alone,) = TorchNano().launch(steps_of, ways, True)

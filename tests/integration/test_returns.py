@@ -203,6 +203,7 @@ def test_a_trainer_saves_and_goes_on_after_a_fit_in_two_processes_as_after_one(t
         assert mine["param_groups"] == theirs["param_groups"]
 
 
+@pytest.mark.more
 @pytest.mark.filterwarnings("ignore")
 def test_early_stopping_in_two_processes_is_known_afterwards() -> None:
     stopping = EarlyStopping("loss", stopping_threshold=1e9, check_on_train_epoch_end=True)
