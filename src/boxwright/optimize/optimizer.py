@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from boxwright.core.batches import TARGETS, BatchForm, is_loader
-from boxwright.core.errors import CheckpointError, UsageError, check_choice
+from boxwright.core.errors import BoxwrightError, CheckpointError, UsageError, check_choice
 from boxwright.core.log import progress_bar
 from boxwright.core.types import Precision
 from boxwright.optimize.accuracy import Direction
@@ -35,9 +35,10 @@ from boxwright.optimize.module import as_module
 from boxwright.optimize.report import Report
 from boxwright.optimize.saved_trials import lock_folder
 from boxwright.optimize.search import run_search
-from boxwright.runtimes.artifact import is_artifact
+from boxwright.runtimes.artifact import is_artifact, note_changes
 from boxwright.runtimes.base import Choice, Hint
 from boxwright.runtimes.calibrate import Calibration
+from boxwright.runtimes.plain_program import TENSORS, compress_weights
 from boxwright.runtimes.source import Source
 
 CALIBRATION_SAMPLES = 100
@@ -174,7 +175,12 @@ class InferenceOptimizer:
         )
         config = fitting_methods(config, model)
         with lock_folder(self._folder), progress_bar(hidden=quiet) as progress:
-            self._report = run_search(case, self._folder, config, progress=progress)
+            try:
+                self._report = run_search(case, self._folder, config, progress=progress)
+            except BoxwrightError as error:
+                if self._remove is not None and str(self._folder) in str(error):
+                    self._remove.detach()  # the error names a log in it
+                raise
         self._model = model
         if output_filename is not None:
             Path(output_filename).write_text(self.summary() + "\n", encoding="utf-8")
@@ -399,12 +405,20 @@ class InferenceOptimizer:
         return as_module(convert(model, call, options), model)
 
     @staticmethod
-    def save(model: OptimizedModel, path: str | Path) -> None:
+    def save(model: OptimizedModel, path: str | Path, *, compression: str | None = None) -> None:
         """Copy a converted model's artifact to a new folder, which runs elsewhere without anything else.
 
+        Args:
+            model: a converted model.
+            path: the new folder.
+            compression: "bf16" to store float32 weights in bfloat16, which halves the file and rounds the weights; they
+                are float32 again when loaded. For the accelerators eager and int8; OpenVINO has precision="fp16".
+
         Raises:
-            UsageError: the model has no artifact, or the folder is not empty.
+            UsageError: the model has no artifact, can't be compressed, or the folder is not empty.
         """
+        if compression is not None:
+            check_choice("compression", compression, ("bf16",))
         if not isinstance(model, OptimizedModel) or model.folder is None:
             raise UsageError(
                 f"{type(model).__name__!r} was not made by an optimizer, so there is no artifact to copy. "
@@ -413,7 +427,15 @@ class InferenceOptimizer:
         target = Path(path)
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise UsageError(f"{str(target)!r} is not an empty folder. Choose a new one.")
+        if compression is not None and not (model.folder / TENSORS).is_file():
+            raise UsageError(
+                f"compression={compression!r} does not apply to this model: its weights are in no file of their own. "
+                "Use the accelerator 'eager' or 'int8', or OpenVINO with precision='fp16'."
+            )
         shutil.copytree(model.folder, target, dirs_exist_ok=True)
+        if compression is not None:
+            compress_weights(target)
+            note_changes(target, compression=compression)
 
     @staticmethod
     def load(

@@ -211,6 +211,15 @@ def add_measurements(folder: Path, measured: Mapping[str, Any]) -> Artifact:
     return artifact
 
 
+def note_changes(folder: Path, **recipe: Any) -> Artifact:
+    """Put the hashes of files that were changed on purpose into the description, with what was done; return it."""
+    artifact = read_artifact(folder, verify=False)
+    files = {name: hash_file(folder / name) for name in artifact.files}
+    artifact = replace(artifact, files=files, recipe={**artifact.recipe, **recipe})
+    _write(artifact)
+    return artifact
+
+
 def read_artifact(folder: Path, *, verify: bool = True) -> Artifact:
     """Return the description of an artifact folder; nothing of the model is loaded.
 

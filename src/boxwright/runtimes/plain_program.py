@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
@@ -24,6 +25,7 @@ PROGRAM = "program.json"
 TENSORS = "weights.safetensors"
 
 _FORMAT = 1
+_COMPRESSED = "float32 stored as bfloat16"
 _CONV = torch.ops.aten.conv2d.default
 _TYPES = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
 # What programs compute with sizes.
@@ -72,9 +74,24 @@ def read_program(folder: Path) -> GraphModule:
     values = json.loads((folder / (CUSTOM_PROGRAM if custom else PROGRAM)).read_text(encoding="utf-8"))
     if values["format"] != _FORMAT:
         raise ValueError(f"its format is {values['format']!r}, not {_FORMAT}")
+    with safe_open(folder / TENSORS, "pt") as file:
+        compressed = set(json.loads((file.metadata() or {}).get(_COMPRESSED, "[]")))
     # Copied: the file's own pages are neither aligned for the kernels nor safe from a change of the file.
-    tensors = {name: tensor.clone() for name, tensor in load_file(folder / TENSORS).items()}
+    tensors = {
+        name: tensor.float() if name in compressed else tensor.clone()
+        for name, tensor in load_file(folder / TENSORS).items()
+    }
     return _build(values["graph"], tensors, custom=custom)
+
+
+def compress_weights(folder: Path) -> None:
+    """Store float32 weights of a program in bfloat16: half the size. Reading makes them float32 again."""
+    tensors = load_file(folder / TENSORS)
+    names = [name for name, tensor in tensors.items() if tensor.dtype == torch.float32]
+    mode = (folder / TENSORS).stat().st_mode
+    smaller = {name: tensor.bfloat16() if name in names else tensor.clone() for name, tensor in tensors.items()}
+    save_file(smaller, folder / TENSORS, metadata={_COMPRESSED: json.dumps(names)})
+    (folder / TENSORS).chmod(mode)
 
 
 def is_plain(target: Any) -> bool:

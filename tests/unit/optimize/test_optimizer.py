@@ -1,6 +1,7 @@
 """`trace`, `quantize` and what they return: any call, any size, a module in the eyes of others."""
 
 import copy
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,31 @@ def test_a_plain_module_runs_in_several_processes_and_takes_a_list_of_calls() ->
     with InferenceOptimizer.to_multi_instance(model, 1, input_sample=IMAGES) as several:
         assert [same(o.logits, model(IMAGES).logits) for o in several([IMAGES, IMAGES])] == [True, True]
         assert same(several(IMAGES).logits, model(IMAGES).logits)
+
+
+def test_compressed_weights_take_half_the_space(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 256), nn.ReLU(), nn.Linear(256, 2))
+    fast = InferenceOptimizer.trace(model, ROWS, "eager")
+    InferenceOptimizer.save(fast, tmp_path / "whole")
+    InferenceOptimizer.save(fast, tmp_path / "half", compression="bf16")
+    sizes = [(tmp_path / name / "weights.safetensors").stat().st_size for name in ("half", "whole")]
+    assert sizes[0] < 0.6 * sizes[1]
+    again = InferenceOptimizer.load(tmp_path / "half")
+    torch.testing.assert_close(again(ROWS), fast(ROWS), rtol=0, atol=0.05)
+    assert not torch.equal(again(ROWS), fast(ROWS))
+    with pytest.raises(UsageError, match="compression='bf16' does not apply"):
+        InferenceOptimizer.save(InferenceOptimizer.trace(model, ROWS, "jit"), tmp_path / "x", compression="bf16")
+
+
+def test_a_log_that_an_error_names_is_kept() -> None:
+    def broken(model: Any) -> float:
+        raise RuntimeError("no such label")
+
+    with InferenceOptimizer() as optimizer, pytest.raises(UsageError, match="no such label") as caught:
+        optimizer.optimize(nn.Linear(4, 2), ROWS, metric=broken, includes=["fp32"], quiet=True)
+    log = Path(str(caught.value).rpartition("See '")[2].rstrip(".'"))
+    assert "no such label" in log.read_text()
+    shutil.rmtree(optimizer.folder)
 
 
 class Batches:
