@@ -19,13 +19,13 @@ class Network:
         package: what it needs.
         build: makes it.
         calls: two calls by name; only the sizes differ.
-        output: the output that a loss is made of.
+        outputs: the outputs that a loss is made of; none for the one there is.
     """
 
     package: str
     build: Callable[[], nn.Module]
     calls: tuple[Call, Call]
-    output: str | int = 0
+    outputs: tuple[str, ...] = ()
 
     def make(self) -> nn.Module:
         """Return the network in evaluation mode, with the same weights every time."""
@@ -36,8 +36,9 @@ class Network:
     def loss(self, model: Any, call: Call) -> Tensor:
         """Return a number to train with."""
         found = model(**call)
-        tensor: Tensor = found if isinstance(found, Tensor) else found[self.output]
-        return (tensor - 0.5).square().mean()
+        if isinstance(found, Tensor):
+            return (found - 0.5).square().mean()
+        return sum(((found[name] - 0.5).square().mean() for name in self.outputs or (0,)), torch.zeros(()))
 
 
 def images(batch: int, height: int, width: int | None = None, name: str = "x") -> Call:
@@ -192,10 +193,16 @@ NETWORKS = {
         (images(2, 32, name="pixel_values"), images(3, 32, name="pixel_values")),
     ),
     "transformers DETR": Network(
-        "transformers", detr, (images(2, 64, name="pixel_values"), images(3, 64, 96, name="pixel_values")), "pred_boxes"
+        "transformers",
+        detr,
+        (images(2, 64, name="pixel_values"), images(3, 64, 96, name="pixel_values")),
+        ("logits", "pred_boxes"),
     ),
     "transformers RT-DETR": Network(
-        "transformers", rt_detr, (images(2, 64, name="pixel_values"), images(3, 64, name="pixel_values")), "pred_boxes"
+        "transformers",
+        rt_detr,
+        (images(2, 64, name="pixel_values"), images(3, 64, name="pixel_values")),
+        ("logits", "pred_boxes"),
     ),
     "transformers Llama": Network(
         "transformers",
