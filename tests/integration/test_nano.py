@@ -219,6 +219,7 @@ def test_auto_lr_multiplies_the_rate_by_the_processes() -> None:
 
     assert TorchNano(num_processes=2, auto_lr=True).launch(rate) == pytest.approx(0.2)
     assert TorchNano(num_processes=2).plan.lr_factor == 1.0
+    assert TorchNano(num_processes=2).num_processes == 2
 
 
 def test_a_scheduler_works_with_precision_16() -> None:
@@ -305,13 +306,15 @@ def test_a_class_in_a_script_without_a_guard_trains_in_two_processes(tmp_path: P
     script.write_text(
         "import torch\n"
         "from boxwright.accel.nano import TorchNano\n"
+        "net = torch.nn.Linear(1, 1)\n"
         "class Mine(TorchNano):\n"
         "    def train(self):\n"
+        "        torch.nn.init.constant_(net.weight, 5)\n"
         "        return int(self.all_reduce(torch.ones(1), 'sum'))\n"
-        "print('sum', Mine(num_processes=2).train())\n"
+        "print('sum', Mine(num_processes=2).train(), 'weight', float(net.weight.detach()))\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
-    assert done.stdout.splitlines() == ["sum 2"], done.stderr
+    assert done.stdout.splitlines() == ["sum 2 weight 5.0"], done.stderr
 
 
 def test_an_outer_launcher_is_used_instead_of_starting_processes(tmp_path: Path) -> None:
