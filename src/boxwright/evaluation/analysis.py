@@ -171,6 +171,7 @@ def _aspects(state: dict[str, NDArray[Any]]) -> list[Slice]:
     ratios = _aspect(state["truth_boxes_xywh"])
     # The engine's area ranges, given the ratios in place of areas, do exactly this.
     engine = make_engine({**state, "truth_areas": ratios}, detection_areas=_aspect(state["detection_boxes_xywh"]))
+    engine.params.max_dets = [int(state["max_detections"][-1])]
     engine.params.area_rng = [[0, 1e10], *([low, high] for _, low, high in ASPECTS)]
     engine.params.area_rng_lbl = ["all", *(name for name, _, _ in ASPECTS)]
     engine.evaluate()
