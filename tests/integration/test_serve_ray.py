@@ -1,5 +1,6 @@
 """`boxwright serve --engine ray`: a real Ray Serve on this machine."""
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -77,20 +78,22 @@ def test_sighup_loads_the_models_of_all_replicas_again(server: Server, model: Pa
 
 
 @pytest.mark.more
-def test_replicas_are_spread_over_the_machines_and_follow_the_queue(
-    ray_cluster: RayCluster, model: Path, tmp_path: Path
-) -> None:
-    """Three machines; the load of twelve clients needs more than the one that serves at first."""
+def test_replicas_are_added_while_requests_wait(ray_cluster: RayCluster, model: Path, tmp_path: Path) -> None:
+    """Three machines; the worker of the first one is stopped, so that its requests wait."""
     words = (model, "--engine", "ray", "--address", ray_cluster.address, "--replicas", "1:3", "--workers", 1)
-    with Server(*words, log=tmp_path / "log", env=PATIENT) as server:
-        seen: set[str] = set()
-        end_s = time.monotonic() + 120
-        with ThreadPoolExecutor(12) as threads:
-            while len(seen) < 2:
+    patience = ("--max-wait", 200_000, "--timeout", 200)
+    with Server(*words, *patience, log=tmp_path / "log", env=PATIENT) as server, ThreadPoolExecutor(12) as threads:
+        (worker,) = server.workers()
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            waiting = [threads.submit(server.predict, PICTURE, **BEARER) for _ in range(12)]
+            end_s = time.monotonic() + 150
+            while set(server.workers()) <= {worker}:  # of the replica that answers
                 assert time.monotonic() < end_s, "the queue was long, but no replica was added"
-                list(threads.map(lambda _: server.predict(PICTURE, **BEARER), range(60)))
-                text = server.get("/metrics", **BEARER).body.decode()
-                seen |= {part.split('"')[0] for part in text.split('replica="')[1:]}
+                time.sleep(0.2)
+        finally:
+            os.kill(worker, signal.SIGCONT)
+        assert {one.result().status for one in waiting} == {200}
 
 
 def test_options_of_a_cluster_need_the_engine(boxwright: Command, model: Path) -> None:
