@@ -529,6 +529,7 @@ def main() -> int:
     args = parser.parse_args()
     numbers = QUICK if args.quick else Numbers()
     numbers.requests, numbers.reloads = args.requests or numbers.requests, args.reloads or numbers.reloads
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers are ended
     print(hardware_line(), flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
