@@ -5,6 +5,7 @@ The figures of `docs/reference/thirdparty.md`: PYTHONPATH=tests python -m suppor
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -185,7 +186,7 @@ def render(values: dict[str, Any]) -> str:
             outcome = values.get(name, {}).get(column)
             cell = "not measured" if outcome is None else str(outcome["works"])
             if outcome is not None and outcome["reason"] not in ("", "yes"):
-                reason = shorten(str(outcome["reason"]), 300)
+                reason = shorten(re.sub(r"'/\S*/", "'", str(outcome["reason"])), 300)  # no folders of this machine
                 if reason not in notes:
                     notes.append(reason)
                 cell += f" [{notes.index(reason) + 1}]"
