@@ -6,6 +6,9 @@ from pathlib import Path
 from boxwright.core.packages import installed_version, missing_packages
 from boxwright.core.procfs import read_text
 
+GPU = "cuda"
+"""The name of a GPU among the devices."""
+
 PLUGIN = "habana_frameworks"
 """The package that brings Gaudi to torch."""
 
@@ -38,7 +41,7 @@ def find_plugins() -> tuple[Plugin, ...]:
 
 def find_accelerators(root: Path = Path("/")) -> tuple[Accelerator, ...]:
     """Return the accelerators that have a device file; torch may still be unable to use them."""
-    found = [Accelerator(kind="cuda", path=f"/dev/{name}") for name in _numbered(root / "dev", "nvidia")]
+    found = [Accelerator(kind=GPU, path=f"/dev/{name}") for name in _numbered(root / "dev", "nvidia")]
     found += [Accelerator(kind="hpu", path=f"/dev/{name}") for name in _numbered(root / "dev", "hl")]
     for name in _numbered(root / "dev/accel", "accel"):
         # Devices of other vendors (the NPUs of laptops) are here too.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from boxwright.core.errors import UsageError, check_choice
+from boxwright.devices.detect import GPU
 from boxwright.tasks.models import ModelOptions
 
 ServeHint = Literal["auto", "latency", "throughput"]
@@ -72,7 +73,7 @@ class ServeConfig:
                     "'.', '_' and '-'."
                 )
         check_choice("hint", self.hint, get_args(ServeHint))
-        check_choice("device", self.device, ("auto", "cpu", "cuda"))
+        check_choice("device", self.device, ("auto", "cpu", GPU))
         if self.workers is not None and self.hint != "auto":
             raise UsageError(f"hint={self.hint!r} chooses the workers itself. Leave one of them out.")
         for setting in ("max_body", "max_pixels", "max_images", "max_wait_ms", "timeout_s", "batch"):

@@ -7,7 +7,7 @@ from typing import Any
 from boxwright.core.cpu import Cpu, read_cpu, split_cores
 from boxwright.core.errors import UsageError
 from boxwright.core.packages import installed_version
-from boxwright.devices.detect import find_accelerators
+from boxwright.devices.detect import GPU, find_accelerators
 from boxwright.runtimes.artifact import is_artifact, read_artifact
 from boxwright.runtimes.autopilot import choose
 from boxwright.runtimes.base import Tuning
@@ -76,9 +76,9 @@ def plan_workers(path: Path, config: ServeConfig, cpu: Cpu | None = None) -> Wor
     cpu = cpu or read_cpu()
     in_torch = path.suffix.lower() in WEIGHTS
     gpus = _count_gpus()
-    if config.device == "cuda" and not in_torch:
-        raise UsageError(f"device='cuda' does not apply to {path.name}, which runs on the CPU. Serve a weight file.")
-    if in_torch and (config.device == "cuda" or (config.device == "auto" and gpus)):
+    if config.device == GPU and not in_torch:
+        raise UsageError(f"device={GPU!r} does not apply to {path.name}, which runs on the CPU. Serve a weight file.")
+    if in_torch and (config.device == GPU or (config.device == "auto" and gpus)):
         gpus = max(gpus, 1)  # the worker says what is missing
         if config.hint != "auto" or config.workers is not None:
             raise UsageError(
@@ -88,7 +88,7 @@ def plan_workers(path: Path, config: ServeConfig, cpu: Cpu | None = None) -> Wor
             cpus=((),) * gpus,
             streams=2 * config.batch,  # while one batch is computed, the pictures of the next one are decoded
             tunings=(Tuning(),),
-            devices=tuple(f"cuda:{number}" for number in range(gpus)),
+            devices=tuple(f"{GPU}:{number}" for number in range(gpus)),
             batch=config.batch,
             reason=f"{gpus} process on a GPU each, batches of up to {config.batch}",
         )
@@ -115,7 +115,7 @@ def _count_gpus() -> int:
     """Return how many GPUs PyTorch can probably use; torch itself is not imported here."""
     if "+cpu" in installed_version("torch"):
         return 0
-    return sum(accelerator.kind == "cuda" for accelerator in find_accelerators())
+    return sum(accelerator.kind == GPU for accelerator in find_accelerators())
 
 
 def _fixed(cpu: Cpu, workers: int, *, streaming: bool) -> WorkerPlan:

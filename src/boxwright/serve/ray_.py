@@ -24,6 +24,7 @@ from boxwright.core import catalogue
 from boxwright.core.environment import token
 from boxwright.core.errors import UsageError, WorkerError
 from boxwright.core.log import get_logger
+from boxwright.devices.detect import GPU
 from boxwright.launchers.network import find_free_port
 from boxwright.serve.app import App
 from boxwright.serve.config import ServeConfig
@@ -106,7 +107,7 @@ def build(args: Mapping[str, Any]) -> Any:
 
 def _deploy(config: ServeConfig, options: RayOptions) -> Any:
     """Start the replicas and return Ray's handle of them."""
-    kind = "GPU" if config.device == "cuda" else "CPU"
+    kind = "GPU" if config.device == GPU else "CPU"
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get(kind, 0) >= 1]
     if not machines:
         raise UsageError(f"The Ray cluster has no machine with a {kind}. Add one, or choose another --device.")
@@ -129,7 +130,7 @@ def _deploy(config: ServeConfig, options: RayOptions) -> Any:
 
 def _bind(config: ServeConfig, cpus: int, options: RayOptions) -> Any:
     fewest, most = options.replicas or (1, 1)
-    on_gpu = config.device == "cuda"
+    on_gpu = config.device == GPU
     # Ray hides GPUs from replicas that have not asked for one.
     config = config if on_gpu else replace(config, device="cpu")
 
