@@ -35,16 +35,14 @@ def plant() -> None:
 
 
 class DoublingGraph:
-    """Gives twice its input, times a factor; crashes at a given run."""
+    """Gives twice its input, times a factor; crashes if a given file exists."""
 
-    def __init__(self, factor: float = 1.0, pause_s: float = 0.0, crash_at: int = 0) -> None:
+    def __init__(self, factor: float = 1.0, pause_s: float = 0.0, crash_if: Path | None = None) -> None:
         self.signature = SIGNATURE
-        self._factor, self._pause_s, self._crash_at = factor, pause_s, crash_at
-        self._runs = 0
+        self._factor, self._pause_s, self._crash_if = factor, pause_s, crash_if
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        self._runs += 1
-        if self._runs == self._crash_at:
+        if self._crash_if is not None and self._crash_if.is_file():
             ctypes.string_at(0)
         time.sleep(self._pause_s)
         return (inputs[0] * np.float32(2 * self._factor),)
@@ -152,10 +150,10 @@ class IllegalRuntime(GoodRuntime):
 
 
 class CrashLaterRuntime(GoodRuntime):
-    """Crashes when it runs for the second time, or loaded from a finished artifact."""
+    """Crashes when it runs after the artifact is finished."""
 
     def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> Any:
-        return DoublingGraph(crash_at=1 if (folder / "artifact.json").is_file() else 2)
+        return DoublingGraph(crash_if=folder / "artifact.json")
 
 
 class HangRuntime(GoodRuntime):
