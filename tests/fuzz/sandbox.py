@@ -39,9 +39,8 @@ class Sandbox:
 
     def environment(self) -> dict[str, str]:
         """Return the variables that send everything into the sandbox."""
-        compiled = {
-            "TORCHINDUCTOR_CACHE_DIR": str(self.tmp / "torchinductor_")
-        }  # the caller's torch may have set another
+        # The caller's torch may have set another folder.
+        compiled = {"TORCHINDUCTOR_CACHE_DIR": str(self.tmp / "torchinductor_")}
         away = {name: str(self.home / name.lower()) for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
         return {"HOME": str(self.home), "TMPDIR": str(self.tmp), "OMP_NUM_THREADS": "1", **away, **compiled}
 
