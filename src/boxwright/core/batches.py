@@ -66,9 +66,7 @@ class BatchForm:
         if batch and isinstance(batch[0], Mapping) and self._takes(batch[0]):
             call, rest = self._split_mapping(batch[0])
             return call, _unwrap(tuple(batch[1:])) if len(batch) > 1 else rest
-        parts = list(batch)
-        if len(parts) == 1 and _is_list(parts[0]) and len(parts[0]) == 2 and _is_list(parts[0][0]):
-            parts = list(parts[0])  # (((a, b), target),)
+        parts = list(_unpack(batch))
         if len(parts) == 2 and self._least > 1 and _is_list(parts[0]) and not _holds_mappings(parts[1]):
             return (tuple(parts[0]), {}), parts[1]  # ((a, b), target)
         if len(parts) < self._least:
@@ -114,6 +112,7 @@ def count_samples(batch: Any) -> int:
         >>> count_samples(([np.zeros((3, 8, 8)), np.zeros((3, 8, 9))], [{"boxes": np.zeros((0, 4))}] * 2))
         2
     """
+    batch = _unpack(batch)
     if isinstance(batch, list | tuple) and batch and _is_list(batch[0]) and not _begins_with_inputs(batch):
         return len(batch[0])
     for leaf in _leaves(batch):
@@ -144,6 +143,13 @@ def flat_inputs(call: Call) -> tuple[Array, ...]:
 def take_inputs(data: Any, form: BatchForm, count: int) -> list[tuple[Array, ...]]:
     """Return the flat inputs of the first batches."""
     return [flat_inputs(form.split(batch)[0]) for batch in islice(iterate(data), count)]
+
+
+def _unpack(batch: Any) -> Any:
+    """Return the ((a, b), target) of a batch (((a, b), target),), any other batch as it is."""
+    if _is_list(batch) and len(batch) == 1 and _is_list(batch[0]) and len(batch[0]) == 2 and _is_list(batch[0][0]):
+        return batch[0]
+    return batch
 
 
 def _begins_with_inputs(batch: Sequence[Any]) -> bool:

@@ -148,6 +148,7 @@ class Pair(NamedTuple):
         ([[torch.zeros(4, 1), torch.zeros(4, 2)], torch.zeros(4)], 4),
         (((torch.zeros(4, 1), torch.zeros(4, 2)), torch.zeros(4)), 4),
         ([[torch.zeros(4, 1), torch.zeros(4, 2)], [torch.zeros(4), torch.zeros(4)]], 4),
+        ((((torch.zeros(4, 1), torch.zeros(4, 2)), torch.zeros(4)),), 4),
         (Pair(torch.zeros(4, 1), torch.zeros(4)), 4),
         ((Pair(torch.zeros(4, 1), torch.zeros(4)),), 4),
         ([], 0),
