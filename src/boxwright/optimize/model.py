@@ -5,7 +5,7 @@ import tempfile
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
@@ -211,6 +211,17 @@ class LoadOptions:
         tuning = replace(tuning, properties=self.openvino_config or {}, session_options=self.session_options)
         graph = open_graph(artifact, tuning, trust=trust)
         return OptimizedModel(graph, method=method, folder=folder, arrangement=arrangement, options=self)
+
+    @classmethod
+    def of(cls, **given: Any) -> "LoadOptions":
+        """Return the options of these names.
+
+        Raises:
+            UsageError: there is no such option, or they contradict each other.
+        """
+        for name in given:
+            check_choice("option", name, [known.name for known in fields(cls)])
+        return cls(**given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -301,7 +301,7 @@ class InferenceOptimizer:
         choice = Choice(runtime=accelerator, precision=Precision.parse(precision), channels_last=channels_last)
         if choice.precision is Precision.INT8:
             raise UsageError("trace() converts in float. Use quantize(…, calib_data=…) for int8.")
-        options, example = LoadOptions(**load), getattr(model, "example", None)
+        options, example = LoadOptions.of(**load), getattr(model, "example", None)
         model = find_original(model, "trace")
         form = make_form(model, target)
         call = example_call(form, model, training_data, input_sample, known=example)
@@ -365,7 +365,7 @@ class InferenceOptimizer:
             MissingDependencyError: the runtime's packages are not installed.
         """
         _check_samples(calibration_samples)
-        options, example = LoadOptions(**load), getattr(model, "example", None)
+        options, example = LoadOptions.of(**load), getattr(model, "example", None)
         model = find_original(model, "quantize")
         if (metric is None) != (accuracy_criterion is None):
             raise UsageError("metric and accuracy_criterion go together: give both, or neither.")
@@ -467,7 +467,7 @@ class InferenceOptimizer:
                 machine.
             UsageError: both a hint and threads or streams are given, or the runtime has no streams.
         """
-        how = LoadOptions(thread_num=thread_num, hint=hint, streams=streams, **options)
+        how = LoadOptions.of(thread_num=thread_num, hint=hint, streams=streams, **options)
         folder = Path(path)
         if not is_artifact(folder):
             raise CheckpointError(f"{str(folder)!r} holds no artifact.json: it is not an artifact.")

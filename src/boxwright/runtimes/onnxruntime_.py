@@ -218,7 +218,8 @@ def _open(path: Path, options: Any) -> Any:
     if not set(providers) <= set(onnxruntime.get_available_providers()):
         raise CheckpointError(f"{str(path)!r} holds a TensorRT engine, which this ONNX Runtime can't run.")
     # Not a session's own log: while a file is read, errors go to this one, with names from the file in colour.
-    onnxruntime.set_default_logger_severity(options.log_severity_level)
+    if options.log_severity_level >= 0:  # -1 leaves it to this one
+        onnxruntime.set_default_logger_severity(options.log_severity_level)
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=providers)
     except _ERRORS as error:

@@ -129,6 +129,23 @@ def test_an_option_of_a_metric_is_neither_data_nor_target(metric: Any, kind: str
     assert find_kind(metric) == kind
 
 
+class NamedLoader:
+    def __iter__(self) -> Iterator[Any]:
+        return ({"x": x, "label": y} for x, y in BATCHES)
+
+
+def _of_model_and_popped_labels(model: Any, loader: Any) -> list[float]:
+    hits = []
+    for batch in loader:
+        labels = batch.pop("label")
+        hits += _each(model(*batch.values()), labels).tolist()
+    return hits
+
+
+def test_a_metric_of_model_and_loader_may_take_the_labels_out_of_a_batch() -> None:
+    assert _scorer(_of_model_and_popped_labels, NamedLoader()).score(DoublingGraph()).value == pytest.approx(2 / 3)
+
+
 def test_batches_of_one_are_samples() -> None:
     data = [(x[i : i + 1], y[i : i + 1]) for x, y in BATCHES for i in range(len(x))]
 
@@ -241,6 +258,8 @@ def test_a_function_is_no_model() -> None:
         (TwoInputs(), ["a", "b"], (("a", "b"), {}), None),
         (TwoInputs(), ["a", "b", "y"], (("a", "b"), {}), "y"),
         (TwoInputs(), [("a", "b"), "y"], (("a", "b"), {}), "y"),
+        (TwoInputs(), ({"a": 1, "b": 2}, "y"), ((), {"a": 1, "b": 2}), "y"),
+        (TwoInputs(), ((("a", "b"), "y"),), (("a", "b"), {}), "y"),
         (TwoInputs(), {"a": 1, "b": 2, "mask": 3}, ((), {"a": 1, "b": 2, "mask": 3}), None),
     ],
 )

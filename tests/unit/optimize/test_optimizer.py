@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 from boxwright.core.errors import ConversionError, UsageError
 from boxwright.core.structure import Output
-from boxwright.optimize.optimizer import InferenceOptimizer
+from boxwright.optimize.candidates import METHODS
+from boxwright.optimize.config import SearchConfig
+from boxwright.optimize.optimizer import InferenceOptimizer, fitting_methods
 
 pytestmark = pytest.mark.usefixtures("one_torch_thread")
 ROWS = torch.rand(2, 4)
@@ -179,6 +181,80 @@ def test_options_of_runtimes_and_of_outputs() -> None:
     assert isinstance(arrays, np.ndarray)
     with pytest.raises(UsageError, match="openvino_config does not apply to runtime 'eager'"):
         InferenceOptimizer.trace(model, IMAGES, "eager", openvino_config={})
+
+
+def test_session_options_are_those_of_onnx_runtime_itself(tmp_path: Path) -> None:
+    from onnxruntime import SessionOptions
+
+    options = SessionOptions()
+    options.log_severity_level = 4
+    options.optimized_model_filepath = str(tmp_path / "seen.onnx")  # written by the session that has the options
+    layer = nn.Linear(4, 2)
+    fast = InferenceOptimizer.trace(layer, ROWS, "onnxruntime", session_options=options)
+    assert (tmp_path / "seen.onnx").is_file()
+    assert same(fast(ROWS), layer(ROWS))
+    InferenceOptimizer.save(fast, tmp_path / "model")
+    plain = InferenceOptimizer.load(tmp_path / "model", session_options=SessionOptions())
+    assert same(plain(ROWS), layer(ROWS))
+    with pytest.raises(UsageError, match="session_options hold threads themselves"):
+        InferenceOptimizer.load(tmp_path / "model", session_options=options, thread_num=1)
+
+
+def test_an_option_that_does_not_exist_is_refused_with_the_names_of_those_that_do() -> None:
+    model: Any = nn.Linear(4, 2)
+    for refused in (
+        lambda: InferenceOptimizer.trace(model, ROWS, "jit", jit_strict=False),
+        lambda: InferenceOptimizer.quantize(model, ROWS, "int8", jit_strict=False),
+        lambda: InferenceOptimizer.load("folder", jit_strict=False),
+    ):
+        with pytest.raises(UsageError, match=r"Unknown option 'jit_strict'.*session_options"):
+            refused()
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.layer(torch.relu(a) + b)
+
+
+def test_batches_of_one_nested_tuple_are_inputs_and_target() -> None:
+    model, batch = Two(), (((ROWS, ROWS), torch.zeros(2, 2)),)
+    for fast in (
+        InferenceOptimizer.trace(model, Batches([batch]), "eager"),
+        InferenceOptimizer.trace(model, None, "eager", training_data=batch),
+        InferenceOptimizer.quantize(model, Batches([batch]), "int8"),
+    ):
+        assert len(fast.signature.inputs) == 2
+        torch.testing.assert_close(fast(ROWS, b=ROWS), model(ROWS, ROWS).detach(), rtol=0, atol=0.1)
+
+
+class Counting(nn.Module):
+    """The code has as many steps as the example has rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([row * (i + 1) for i, row in enumerate(x)])
+
+
+@pytest.mark.parametrize("accelerator", ["eager", "jit", "onnxruntime", "openvino"])
+def test_a_batch_that_the_code_fixes_is_fixed_in_the_signature_of_every_runtime(accelerator: str) -> None:
+    model, rows = Counting(), torch.rand(3, 4)
+    fast = InferenceOptimizer.trace(model, rows, accelerator)
+    assert fast.signature.inputs[0].shape == (3, 4)
+    assert same(fast(rows), model(rows))
+    with pytest.raises(UsageError, match=r"takes the shape \(3, 4\)"):
+        fast(rows[:2])
+
+
+def test_a_model_without_image_layers_is_not_tried_channels_last() -> None:
+    text, image = (fitting_methods(SearchConfig(), model).methods for model in (nn.Linear(4, 2), Called()))
+    left_out = {name for name in image if (choice := METHODS[name].choice) and choice.channels_last}
+    assert left_out
+    assert set(text) == set(image) - left_out
+    named = SearchConfig(includes=["bf16_channels_last"])
+    assert fitting_methods(named, nn.Linear(4, 2)).methods == named.methods
 
 
 def test_a_plain_module_runs_in_several_processes_and_takes_a_list_of_calls() -> None:
