@@ -4,11 +4,13 @@ import bz2
 import gzip
 import hashlib
 import json
+import re
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.shared import ROOT
 
 from boxwright.core.errors import DataError, UsageError
 from boxwright.vision import datasets
@@ -82,6 +84,13 @@ def imagenette(root):
     return datasets.Imagenette(root, "val", "160px"), [("parachute", "chute")], [(90, 0)]
 
 
+def characters(root):
+    for name, value in (("Greek/character02", 20), ("Greek/character01", 10), ("Braille/character01", 30)):
+        picture(root / "omniglot-py" / "images_background" / name / "0001_01.png", value)
+    names = ["Braille/character01", "Greek/character01", "Greek/character02"]
+    return datasets.Omniglot(root, download=True), names, [(30, 0), (10, 1), (20, 2)]
+
+
 def sentences(root):
     picture(root / "rendered-sst2" / "valid" / "negative" / "1.png", 100)
     picture(root / "rendered-sst2" / "valid" / "positive" / "1.png", 110)
@@ -106,7 +115,7 @@ def imagenet(root):
 
 
 SETS = [food, textures, aircraft, signs, training_signs, scenes, objects_101, objects_256, imagenette, sentences]
-SETS += [land, countries, imagenet]
+SETS += [land, countries, imagenet, characters]
 
 
 @pytest.mark.parametrize("make", SETS, ids=lambda make: make.__name__)
@@ -129,8 +138,8 @@ def test_imagenet_without_its_names_has_the_ids_as_names(tmp_path) -> None:
 DOWNLOADS = [
     datasets.Caltech101, datasets.Caltech256, datasets.Country211, datasets.DTD, datasets.EuroSAT,
     datasets.FGVCAircraft, datasets.Flowers102, datasets.Food101, datasets.GTSRB, datasets.Imagenette,
-    datasets.KMNIST, datasets.RenderedSST2, datasets.SEMEION, datasets.STL10, datasets.SUN397, datasets.SVHN,
-    datasets.USPS, datasets.VOCSegmentation,
+    datasets.KMNIST, datasets.Omniglot, datasets.QMNIST, datasets.RenderedSST2, datasets.SEMEION, datasets.STL10,
+    datasets.SUN397, datasets.SVHN, datasets.USPS, datasets.VOCSegmentation,
 ]  # fmt: skip
 
 
@@ -244,6 +253,25 @@ def test_matlab_files_are_read_with_scipy(tmp_path) -> None:
     (base / "setid.mat").write_bytes(b"no MATLAB file")
     with pytest.raises(DataError, match=r"setid\.mat"):
         datasets.Flowers102(tmp_path)
+
+
+def test_images_of_characters_have_one_channel(tmp_path) -> None:
+    assert characters(tmp_path)[0][0][0].shape == (4, 5)
+    with pytest.raises(DataError, match="images_evaluation"):
+        datasets.Omniglot(tmp_path, background=False)
+
+
+def test_a_set_of_torchvision_that_is_left_out_names_what_to_use_and_the_docs_name_it() -> None:
+    with pytest.raises(AttributeError, match=r"'CelebA': this set of torchvision is not offered\. Use ImageFolder"):
+        _ = datasets.CelebA
+    with pytest.raises(AttributeError, match=r"has no attribute 'CelebB'$"):
+        _ = datasets.CelebB
+    page = (ROOT / "docs" / "explanation" / "left-out.md").read_text()
+    named = re.findall(r"`(\w+)`", page.partition("**Data sets of torchvision**")[2].partition(". ")[0])
+    for name in named:
+        with pytest.raises(AttributeError, match="left-out"):
+            getattr(datasets, name)
+    assert {"CelebA", "Kinetics", "StanfordCars"} < set(named)
 
 
 def test_fake_data_is_the_same_in_every_run_and_ends() -> None:

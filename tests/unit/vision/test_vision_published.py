@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import lzma
 import pickle
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from boxwright.core.errors import DataError, UsageError
-from boxwright.vision.datasets import CIFAR10, CIFAR100, MNIST, FashionMNIST
+from boxwright.vision.datasets import CIFAR10, CIFAR100, MNIST, QMNIST, FashionMNIST
 
 
 def write(path, data):
@@ -139,6 +140,36 @@ def test_a_changed_or_missing_mnist_file_is_named(tmp_path, tiny_mnist):
         kind(tmp_path)
     with pytest.raises(DataError, match="FashionMNIST"):
         FashionMNIST(tmp_path)
+
+
+def numbers(array):
+    header = bytes((0, 0, 12, array.ndim)) + b"".join(side.to_bytes(4, "big") for side in array.shape)
+    return header + array.astype(">i4").tobytes()
+
+
+def test_qmnist_has_its_parts_and_all_numbers_of_an_image(tmp_path):
+    images = np.random.default_rng(2).integers(0, 256, (10_001, 28, 28), np.uint8)
+    rows = np.zeros((10_001, 8), np.int64)
+    rows[:, 0], rows[:, 2] = np.arange(10_001) % 10, np.arange(10_001) + 70_000
+    folder = tmp_path / "QMNIST" / "raw"
+    parts = []
+    for start, ending, pack, count in (
+        ("qmnist-train", "gz", gzip.compress, 2), ("qmnist-test", "gz", gzip.compress, 10_001),
+        ("xnist", "xz", lzma.compress, 3),
+    ):  # fmt: skip
+        parts.append(write(folder / f"{start}-images-idx3-ubyte.{ending}", pack(idx(images[:count]))))
+        parts.append(write(folder / f"{start}-labels-idx2-int.{ending}", pack(numbers(rows[:count]))))
+    kind = type("TinyQMNIST", (QMNIST,), {"resources": parts})
+    sizes = {what: len(kind(tmp_path, what)) for what in QMNIST.subsets}
+    assert sizes == {"train": 2, "test": 10_001, "test10k": 10_000, "test50k": 1, "nist": 3}
+    last = kind(tmp_path, "test50k", compat=False)
+    assert np.array_equal(last[0][0], images[-1])
+    assert last[0][1].tolist() == rows[-1].tolist()
+    assert kind(tmp_path, train=False)[7][1] == 7
+    with pytest.raises(UsageError, match="Unknown what 'all'"):
+        kind(tmp_path, "all")
+    with pytest.raises(DataError, match="ed72d4157d28c017586c42bc6afe6370"):
+        QMNIST(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from boxwright.core.errors import DataError, UsageError, check_choice
 from boxwright.vision.datasets.base import (
     Change,
@@ -314,6 +317,40 @@ class Imagenette(_Listed):
         self.classes = [self.names.get(wnid, (wnid,)) for wnid in self.wnids]
         self.class_to_idx = {name: index for index, names in enumerate(self.classes) for name in names}
         self.samples = make_dataset(folder, self.wnid_to_idx, extensions=".jpeg")
+
+
+def _load_grey(path: str) -> NDArray[np.uint8]:
+    """Return an image without colours as an array HW."""
+    return np.ascontiguousarray(default_loader(path)[..., 0])
+
+
+class Omniglot(_Listed):
+    """(image, class number) of Omniglot, from `omniglot-py` in `root`; an image is an array HW.
+
+    Args:
+        root: the folder that holds `omniglot-py/images_background` and `omniglot-py/images_evaluation`.
+        background: the characters of the background set, or else those of the evaluation set.
+        loader: returns the image of a path.
+
+    Attributes:
+        classes: alphabet and character, as in `Greek/character01`.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        background: bool = True,
+        transform: Change = None,
+        target_transform: Change = None,
+        download: bool = False,
+        loader: Loader = _load_grey,
+    ) -> None:
+        super().__init__(root, transform, target_transform, loader)
+        folder = Path(root) / "omniglot-py" / ("images_background" if background else "images_evaluation")
+        self.check_download(download, folder)
+        alphabets = find_classes(folder)[0]
+        self._name(f"{name}/{character}" for name in alphabets for character in find_classes(folder / name)[0])
+        self.samples = make_dataset(folder, self.class_to_idx, extensions=".png")
 
 
 class RenderedSST2(_Listed):

@@ -1,7 +1,8 @@
-"""Published sets of small images: MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100."""
+"""Published sets of small images: MNIST, Fashion-MNIST, QMNIST, CIFAR-10 and CIFAR-100."""
 
 import gzip
 import hashlib
+import lzma
 import pickle
 from math import prod
 from pathlib import Path
@@ -11,11 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from boxwright.core.errors import DataError
+from boxwright.core.errors import DataError, check_choice
 from boxwright.vision.datasets.base import Change, VisionDataset
 from boxwright.vision.decode import read_file
 
-_UNSIGNED_BYTES = 0x08
+_NUMBERS: dict[int, np.dtype[Any]] = {0x08: np.dtype(np.uint8), 0x0C: np.dtype(">i4")}
+"""The types of IDX files, by their code."""
 
 
 class _Published(VisionDataset):
@@ -81,11 +83,14 @@ class MNIST(_Published):
         self._take(folder, self.classes, *(self.resources[:2] if self.train else self.resources[2:]))
 
     def _take(self, folder: Path, classes: list[str], images: tuple[str, str], labels: tuple[str, str]) -> None:
+        self._keep(folder, classes, _read_idx(folder, *images, axes=3), _read_idx(folder, *labels, axes=1))
+
+    def _keep(self, folder: Path, classes: list[str], images: NDArray[Any], labels: NDArray[Any]) -> None:
         self.raw_folder = str(folder)
         self.classes = classes  # type: ignore[misc]
         self.class_to_idx = {name: index for index, name in enumerate(classes)}
-        self.data = torch.from_numpy(_read_idx(folder, *images, axes=3))
-        self.targets = torch.from_numpy(_read_idx(folder, *labels, axes=1).astype(np.int64))
+        self.data = torch.from_numpy(images)
+        self.targets = torch.from_numpy(labels.astype(np.int64))
         if len(self.data) != len(self.targets):
             raise DataError(f"{self.raw_folder!r} holds {len(self.data)} images but {len(self.targets)} labels.")
 
@@ -103,6 +108,55 @@ class FashionMNIST(MNIST):
     classes: ClassVar[list[str]] = [
         "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
     ]  # fmt: skip
+
+
+class QMNIST(MNIST):
+    """(image, digit) of QMNIST, from `QMNIST/raw`; otherwise as `MNIST`.
+
+    Args:
+        root: the folder that holds `QMNIST/raw`.
+        what: `train`, `test`, `test10k` (the test images of MNIST), `test50k` (the others) or `nist`; by default what
+            `train` says.
+        compat: give the digit; if not, all eight numbers that the set has for an image, the digit first.
+        train: the training images, or else the test images.
+        kwargs: further arguments of `MNIST`.
+
+    Attributes:
+        targets: all numbers, an int64 tensor (N, 8).
+    """
+
+    base_folder = "QMNIST/raw"
+    subsets: ClassVar[dict[str, str]] = {
+        "train": "train", "test": "test", "test10k": "test", "test50k": "test", "nist": "nist",
+    }  # fmt: skip
+    resources: ClassVar[list[tuple[str, str]]] = [
+        ("qmnist-train-images-idx3-ubyte.gz", "ed72d4157d28c017586c42bc6afe6370"),
+        ("qmnist-train-labels-idx2-int.gz", "0058f8dd561b90ffdd0f734c6a30e5e4"),
+        ("qmnist-test-images-idx3-ubyte.gz", "1394631089c404de565df7b7aeaf9412"),
+        ("qmnist-test-labels-idx2-int.gz", "5b5b05890a5e13444e108efe57b788aa"),
+        ("xnist-images-idx3-ubyte.xz", "7f124b3b8ab81486c9d8c2749c17f834"),
+        ("xnist-labels-idx2-int.xz", "5ed0e788978e45d4a8bd4b7caec3d79d"),
+    ]
+
+    def __init__(
+        self, root: str | Path, what: str | None = None, compat: bool = True, train: bool = True, **kwargs: Any
+    ) -> None:
+        self.what = ("train" if train else "test") if what is None else what
+        check_choice("what", self.what, self.subsets)
+        self.compat = compat
+        super().__init__(root, train, **kwargs)
+
+    def _read(self, folder: Path) -> None:
+        at = 2 * ("train", "test", "nist").index(self.subsets[self.what])
+        images = _read_idx(folder, *self.resources[at], axes=3)
+        labels = _read_idx(folder, *self.resources[at + 1], axes=2, code=0x0C)
+        part = {"test10k": slice(10_000), "test50k": slice(10_000, None)}.get(self.what, slice(None))
+        self._keep(folder, self.classes, images[part], labels[part])
+
+    def load(self, index: int) -> tuple[Any, Any]:
+        """Return a copy of the image, and its digit or all its numbers."""
+        numbers = self.targets[index]
+        return np.asarray(self.data[index]).copy(), int(numbers[0]) if self.compat else numbers.clone()
 
 
 class CIFAR10(_Published):
@@ -180,18 +234,19 @@ def check_md5(path: Path, md5: str) -> None:
         raise DataError(f"The file {str(path)!r} has the MD5 sum {found!r} instead of {md5!r}. Fetch it again.")
 
 
-def _read_idx(folder: Path, packed_name: str, md5: str, *, axes: int) -> NDArray[np.uint8]:
-    packed = folder / packed_name
+def _read_idx(folder: Path, packed_name: str, md5: str, *, axes: int, code: int = 0x08) -> NDArray[Any]:
+    packed, number = folder / packed_name, _NUMBERS[code]
+    unpack = lzma.decompress if packed.suffix == ".xz" else gzip.decompress
     plain = packed.with_suffix("")
     if packed.exists() or not plain.exists():
-        path, data = packed, gzip.decompress(read_verified(packed, md5))
+        path, data = packed, unpack(read_verified(packed, md5))
     else:
         path, data = plain, read_file(plain, "file")
     start = 4 + 4 * axes
     shape = tuple(int.from_bytes(data[at : at + 4], "big") for at in range(4, start, 4))
-    if data[:4] != bytes((0, 0, _UNSIGNED_BYTES, axes)) or len(data) != start + prod(shape):
+    if data[:4] != bytes((0, 0, code, axes)) or len(data) != start + prod(shape) * number.itemsize:
         raise DataError(f"The file {str(path)!r} is not a complete IDX file of {axes} axes. Fetch it again.")
-    return np.frombuffer(data, np.uint8, offset=start).reshape(shape).copy()
+    return np.frombuffer(data, number, offset=start).reshape(shape).astype(number.newbyteorder("="))
 
 
 def _unpickle(path: Path, md5: str) -> dict[str, Any]:
