@@ -6,9 +6,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.core.boxes import FloatArray, clip_xyxy
 from boxwright.core.types import Detections
 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
+_DASH_PX = 5
 
 
 def class_colour(class_id: int) -> tuple[int, int, int]:
@@ -25,10 +27,9 @@ def draw_detections(image: NDArray[np.uint8], detections: Detections, *, scores:
     """
     canvas = image.copy()
     height, width = canvas.shape[:2]
-    full_h, full_w = detections.size_hw
-    boxes = detections.boxes_xyxy * np.array([width / full_w, height / full_h] * 2, np.float32)
-    scale = max(min(height, width) / 1000, 0.35)
-    thick = max(round(scale * 2.5), 1)
+    boxes = _scaled(detections.boxes_xyxy, detections.size_hw, canvas)
+    scale = _text_scale(canvas)
+    thick = _thickness(canvas)
     for at in np.argsort(detections.scores, kind="stable"):
         x1, y1, x2, y2 = (round(float(v)) for v in boxes[at])
         class_id = int(detections.class_ids[at])
@@ -43,3 +44,35 @@ def draw_detections(image: NDArray[np.uint8], detections: Detections, *, scores:
         ink = (0, 0, 0) if dark else (255, 255, 255)
         cv2.putText(canvas, label, (left, bottom - base // 2 - 1), _FONT, scale, ink, max(thick // 2, 1), cv2.LINE_AA)
     return canvas
+
+
+def draw_dashed(image: NDArray[np.uint8], boxes_xyxy: FloatArray, size_hw: tuple[int, int]) -> NDArray[np.uint8]:
+    """Return a copy of a BGR image with boxes in black and white dashes; what is below shows in gaps between them.
+
+    `size_hw` is the size of the image that the boxes belong to; they are scaled to this one and cut to it.
+    """
+    canvas = image.copy()
+    height, width = canvas.shape[:2]
+    lines = np.zeros((height, width), np.uint8)
+    for box in _scaled(clip_xyxy(boxes_xyxy, size_hw), size_hw, canvas):
+        x1, y1, x2, y2 = np.minimum(box.round(), (width - 1, height - 1) * 2).astype(int).tolist()
+        cv2.rectangle(lines, (x1, y1), (x2, y2), 1, _thickness(canvas))
+    y, x = np.nonzero(lines)
+    part = (x + y) // _DASH_PX % 3
+    for number, ink in enumerate((255, 0)):
+        canvas[y[part == number], x[part == number]] = ink
+    return canvas
+
+
+def _scaled(boxes_xyxy: FloatArray, size_hw: tuple[int, int], canvas: NDArray[np.uint8]) -> FloatArray:
+    height, width = canvas.shape[:2]
+    full_h, full_w = size_hw
+    return boxes_xyxy * np.array([width / full_w, height / full_h] * 2, np.float32)
+
+
+def _text_scale(canvas: NDArray[np.uint8]) -> float:
+    return max(float(min(canvas.shape[:2])) / 1000, 0.35)
+
+
+def _thickness(canvas: NDArray[np.uint8]) -> int:
+    return max(round(_text_scale(canvas) * 2.5), 1)

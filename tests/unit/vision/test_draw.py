@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from boxwright.core.types import Detections
-from boxwright.vision.draw import class_colour, draw_detections
+from boxwright.vision.draw import class_colour, draw_dashed, draw_detections
 
 
 def _found(*boxes: tuple[float, ...], scores: list[float] | None = None, size: int = 200) -> Detections:
@@ -69,3 +69,13 @@ def test_neighbouring_classes_have_colours_that_are_easily_told_apart() -> None:
     colours = np.array([class_colour(i) for i in range(80)], int)
     assert ((colours >= 0) & (colours <= 255)).all()
     assert np.abs(np.diff(colours, axis=0)).sum(axis=1).min() > 100
+
+
+def test_dashes_are_seen_on_any_ground_and_leave_gaps() -> None:
+    image = np.full((100, 100, 3), 100, np.uint8)
+    picture = draw_dashed(image, np.array([[40.0, 60.0, 160.0, 400.0]]), (200, 200))
+    assert (image == 100).all()
+    for line in (picture[30, 20:80], picture[99, 20:80], picture[30:, 20], picture[30:, 80]):
+        assert set(np.unique(line)) == {0, 100, 255}
+    assert (picture[40:90, 30:70] == 100).all()
+    assert (picture[:, 90:] == 100).all()
