@@ -23,6 +23,7 @@ from boxwright.devices.cpu import CpuDevice
 from boxwright.tasks.predict.predictor import Predictor
 from boxwright.tasks.train import loop
 from boxwright.tasks.train.loggers import Callback
+from boxwright.tasks.train.pictures import find_pictures
 from boxwright.tasks.train.run import TrainConfig, train
 
 WAIT_S = 120.0
@@ -57,6 +58,8 @@ def test_a_run_leaves_every_promised_file_and_a_model_that_loads(scenes: Path, t
     assert spec.size_hw == (96, 96)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "total" in line] == [4, 8, 9]
+    assert list(find_pictures(folder)) == [line["step"] for line in lines if "AP" in line]
+    assert "data:image/jpeg;base64," in (folder / "report.html").read_text()
     assert all(torch.isfinite(v).all() for v in state.values() if v.is_floating_point())
 
 
@@ -108,6 +111,9 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one_bit_by_bit(
     for x, y in zip(a["optimizer"]["state"].values(), b["optimizer"]["state"].values(), strict=True):
         assert torch.equal(x["momentum_buffer"], y["momentum_buffer"])
     assert weights_of(whole).keys() == weights_of(tmp_path / "parts").keys()
+    sheets = [find_pictures(folder) for folder in (whole, tmp_path / "parts")]
+    assert [list(sheet) for sheet in sheets] == [[12], [12]]
+    assert sheets[0][12].read_bytes() == sheets[1][12].read_bytes()
 
 
 def test_two_processes_train_and_score_every_image_once(scenes: Path, tmp_path: Path) -> None:
@@ -115,6 +121,7 @@ def test_two_processes_train_and_score_every_image_once(scenes: Path, tmp_path: 
     assert result.steps == 4
     assert result.last["AP"] >= 0
     assert "2 (subprocess)" in (tmp_path / "plan.txt").read_text()
+    assert list(find_pictures(tmp_path)) == [4]
 
 
 @pytest.mark.xdist_group("by_hand")

@@ -35,6 +35,7 @@ from boxwright.tasks.train.data import choose_policy, leave_out_bad, make_datase
 from boxwright.tasks.train.loggers import Callback, make_callbacks
 from boxwright.tasks.train.nan_guard import NanGuard
 from boxwright.tasks.train.network import class_weights, freeze, make_network, make_optimizer
+from boxwright.tasks.train.pictures import drop_pictures, save_pictures
 from boxwright.tasks.train.progress import RESULT, Progress, StepReport, TrainResult, clock
 from boxwright.tasks.train.remote_data import open_data
 from boxwright.tasks.train.resume import DISK_FULL, entering, writing_to
@@ -139,6 +140,7 @@ class Training:
         self.callbacks: list[Callback] = []
         if nano.is_global_zero:
             resume_at = None if saved is None else self.state.step
+            drop_pictures(folder, after=self.state.step)
             self.callbacks = [*make_callbacks(folder, config.loggers, resume_at=resume_at), *callbacks]
         self._own_steps = 0
         self._trained_images = 0
@@ -327,7 +329,7 @@ class Training:
     def _evaluate(self) -> bool:
         """Score the weights, keep the best; return whether patience has run out."""
         start = time.perf_counter()
-        metrics = score_model(self.nano, self._checkpoints.best_network, self.spec, self.held_out)
+        metrics, found = score_model(self.nano, self._checkpoints.best_network, self.spec, self.held_out)
         values = {"AP": metrics.AP, "AP50": metrics.AP50, "AP75": metrics.AP75, "AR100": metrics.AR100}
         self.state.last = values
         better = values["AP"] > self.state.best.get("AP", -1.0)
@@ -346,6 +348,7 @@ class Training:
                 self._checkpoints.save_best("best")
             if self.config.save_history_ckpt:
                 self._checkpoints.save_best(f"step_{self.state.step}")
+            save_pictures(self.config.output_dir, self.state.step, self.held_out, found)
         self._set_train_mode()
         return bool(self.config.patience) and self.state.without_better >= self.config.patience
 

@@ -1,5 +1,6 @@
 """A run in pictures: losses and AP over the steps, and a page that holds everything."""
 
+import base64
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from boxwright.core.log import get_logger
 from boxwright.core.packages import missing_packages
 from boxwright.report.page import Html, element, figures, make_page, section, table
 from boxwright.report.plots import Series, line_plot
+from boxwright.tasks.train.pictures import LARGEST, LEGEND, find_pictures
 
 _log = get_logger(__name__)
 _PICTURE = "curves.png"
@@ -26,9 +28,8 @@ def write_report(folder: Path, result: Mapping[str, Any], plan: Sequence[str]) -
     else:
         _draw_picture(steps, scores, folder / _PICTURE)
     settings = (folder / "args.yaml").read_text(encoding="utf-8")
-    (folder / "report.html").write_text(
-        _make_page(folder.name, steps, scores, result, plan, settings), encoding="utf-8"
-    )
+    page = _make_page(folder.name, steps, scores, result, plan, settings, _show_last(folder))
+    (folder / "report.html").write_text(page, encoding="utf-8")
 
 
 def _make_page(
@@ -38,6 +39,7 @@ def _make_page(
     result: Mapping[str, Any],
     plan: Sequence[str],
     settings: str,
+    pictures: str,
 ) -> str:
     best = max(scores, key=lambda s: s["AP"], default=None)
     head = [("best AP", "–" if best is None else f"{best['AP']:.4f}")]
@@ -52,10 +54,23 @@ def _make_page(
         figures(head),
         draw_curves(steps, scores),
         section("Evaluations", table(("step", *_SCORES), rows, texts=0, kinds=kinds)),
+        pictures,
         section("Result", element("pre", json.dumps(dict(result), indent=1, ensure_ascii=False))),
         section("Plan", element("pre", "\n".join(plan))),
         section("Settings", element("pre", settings)),
+        style="img { max-width: 100%; }",
     )
+
+
+def _show_last(folder: Path) -> str:
+    """Return the last sheet of pictures; "" if there is none, or if it is larger than training makes them."""
+    found = find_pictures(folder)
+    if not found or found[max(found)].stat().st_size > LARGEST:
+        return ""
+    step, path = found.popitem()
+    data = base64.b64encode(path.read_bytes()).decode()
+    image = element("img", src=f"data:image/jpeg;base64,{data}", alt=f"held-out images at step {step}")
+    return section("Pictures", f"Step {step}. {LEGEND}", image)
 
 
 def draw_curves(steps: Sequence[Mapping[str, float]], scores: Sequence[Mapping[str, float]]) -> Html:

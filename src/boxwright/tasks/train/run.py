@@ -48,9 +48,9 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
     """Train and return the result; the run's files are in `config.output_dir`.
 
     Written there: `args.yaml` (the resolved config), `plan.txt`, `metrics.jsonl`, `results.csv`, `data_report.json`,
-    `data.lock`, `weights/last.pt` (for `resume`), `weights/{last,best}.safetensors`, `result.json`, curves and
-    `report.html`. SIGTERM and Ctrl-C end a run after its step: all processes stop there, the checkpoint is written, and
-    `stopped` of the result names the signal.
+    `data.lock`, `weights/last.pt` (for `resume`), `weights/{last,best}.safetensors`, `pictures/` (held-out images with
+    their boxes at each evaluation), `result.json`, curves and `report.html`. SIGTERM and Ctrl-C end a run after its
+    step: all processes stop there, the checkpoint is written, and `stopped` of the result names the signal.
 
     Args:
         config: the run.
