@@ -23,7 +23,7 @@ from boxwright.core.types import Detections
 from boxwright.report.page import element, make_page
 from boxwright.serve.app import App
 from boxwright.serve.ui import pages
-from boxwright.serve.ui.found import LabelledSet, find_pages, find_runs, find_sets
+from boxwright.serve.ui.found import LabelledSet, Run, find_pages, find_runs, find_sets
 from boxwright.tasks.data import draw_sample
 from boxwright.vision.decode import decode_scaled, read_file, read_image
 from boxwright.vision.draw import draw_detections
@@ -34,6 +34,7 @@ PATIENCE_S = 0.5
 
 _REFRESH_S = "5"
 _COOKIE = "boxwright_ui"
+_GONE = "There is nothing here (any more)."
 _HASH = base64.b64encode(hashlib.sha256(pages.SCRIPT.encode()).digest()).decode()
 _HEADERS = {
     "content-security-policy": (
@@ -102,12 +103,12 @@ def make_app(folders: list[Path], token: str, models: App | None = None) -> ASGI
         return _jpeg(draw_sample(sample.image, sample.targets, one.records.names))
 
     def show_runs(request: Request) -> Response:
-        chosen = [int(word) for word in request.query_params.getlist("run") if word.isdecimal()]
         runs = find_runs(folders)
-        return _html(pages.runs_page(runs, chosen or range(len(runs[: pages.MOST_LINES]))), refresh=_any_live(runs))
+        chosen = request.query_params.getlist("run") or [run.key for run in runs[: pages.MOST_LINES]]
+        return _html(pages.runs_page(runs, chosen), refresh=_any_live(runs))
 
     def show_run(request: Request) -> Response:
-        _, run = _pick(request, "run", find_runs(folders))
+        run = _pick_run(request, folders)
         return _html(pages.run_page(run), refresh=run.live)
 
     def show_errors(_: Request) -> Response:
@@ -129,7 +130,7 @@ def make_app(folders: list[Path], token: str, models: App | None = None) -> ASGI
         Route("/picture/{set:int}/{index:int}", show_picture),
         Route("/augmented/{set:int}/{index:int}/{epoch:int}", show_sample),
         Route("/runs", show_runs),
-        Route("/runs/{run:int}", show_run),
+        Route("/runs/{run}", show_run),
         Route("/errors", show_errors),
         Route("/report/{page:int}", show_report),
         Route("/try", show_try) if models is None else Mount("/try", models),
@@ -187,8 +188,15 @@ def _sorry(said: str, status: int) -> Response:
 def _pick(request: Request, name: str, things: Any) -> tuple[int, Any]:
     at = request.path_params[name]
     if not at < len(things):
-        raise HTTPException(404, "There is nothing here (any more).")
+        raise HTTPException(404, _GONE)
     return at, things[at]
+
+
+def _pick_run(request: Request, folders: list[Path]) -> Run:
+    for run in find_runs(folders):
+        if run.key == request.path_params["run"]:
+            return run
+    raise HTTPException(404, _GONE)
 
 
 def _index(request: Request, one: LabelledSet) -> int:

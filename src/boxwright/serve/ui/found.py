@@ -1,5 +1,6 @@
 """What the folders hold: labelled sets, runs and reports, and what is read of them."""
 
+import hashlib
 import json
 import os
 import time
@@ -104,6 +105,11 @@ class Run:
 
     name: str
     folder: Path
+
+    @property
+    def key(self) -> str:
+        """What addresses it: its place among the runs changes whenever one of them writes."""
+        return hashlib.sha256(os.fsencode(self.folder.resolve())).hexdigest()[:16]
 
     @property
     def live(self) -> bool:

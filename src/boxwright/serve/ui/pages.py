@@ -1,6 +1,6 @@
 """The pages of `boxwright ui`."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from urllib.parse import urlencode
 
 import numpy as np
@@ -142,20 +142,20 @@ def image_page(at: int, one: LabelledSet, index: int) -> str:
     )
 
 
-def runs_page(runs: Sequence[Run], chosen: Sequence[int]) -> str:
-    """Return the list of runs, and the AP of the chosen ones over their steps."""
+def runs_page(runs: Sequence[Run], chosen: Collection[str]) -> str:
+    """Return the list of runs, and the AP of those with the chosen keys over their steps."""
     rows: list[tuple[str, ...]] = []
     lines: list[Series] = []
-    for at, run in enumerate(runs):
+    for run in runs:
         steps, scores = read_metrics(run.folder)
         best = max((s["AP"] for s in scores), default=None)
-        tick = {"checked": "checked"} if at in chosen else {}
-        box = element("input", type="checkbox", name="run", value=at, aria_label=f"compare {run.name}", **tick)
-        link = element("a", run.name, href=f"/runs/{at}")
+        tick = {"checked": "checked"} if run.key in chosen else {}
+        box = element("input", type="checkbox", name="run", value=run.key, aria_label=f"compare {run.name}", **tick)
+        link = element("a", run.name, href=f"/runs/{run.key}")
         state = "running" if run.live else "ended" if (run.folder / "result.json").exists() else "stopped"
         last = f"{steps[-1]['step']:g}" if steps else "0"
         rows.append((box, link, state, last, "–" if best is None else f"{best:.4f}"))
-        if at in chosen and len(lines) < MOST_LINES:
+        if run.key in chosen and len(lines) < MOST_LINES:
             values = [s["AP"] for s in scores]
             lines.append(Series(name=run.name, x=[s["step"] for s in scores], y=values, dots=True))
     if not rows:
