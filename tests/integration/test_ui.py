@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.browser import Browser, need_browser, open_browser
-from support.scenes import save_labelled_set
+from support.scenes import save_labelled_set, save_scene
 from support.server import Server
 from support.toy import save_toy_onnx, toy_spec
 
@@ -40,6 +40,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (data / "instances.json").write_text(json.dumps(content))
     save_run(top / "runs" / "ended", [0.1, 0.4])
     (top / "runs" / "ended" / "result.json").write_text("{}")
+    for step in (0, 10):
+        save_scene(top / "runs" / "ended" / "pictures" / f"step_{step:08d}.jpg", ("red", step // 10, 0))
     save_run(top / "runs" / "live", [0.2])
     (top / "evaluated").mkdir()
     (top / "evaluated" / "report.json").write_text(json.dumps({"AP": 0.5, "errors": {}}))
@@ -145,6 +147,17 @@ def test_runs_are_compared_and_a_running_one_grows(page: Browser, server: Server
     with (folder / "runs" / "live" / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"step": 20, "AP": 0.75, "AP50": 0.8, "AP75": 0.7}) + "\n")
     page.wait(lambda: "0.7500" in page.text("body"))  # it reloads itself
+
+
+def test_arrow_keys_go_through_the_pictures_of_a_run(page: Browser) -> None:
+    follow(page, "Runs")
+    page.wait(lambda: page.text("h1") == "Runs")
+    follow(page, "ended")
+    for key, said in (("", "Step 10 (2 of 2)."), ("\ue012", "Step 0 (1 of 2)."), ("\ue014", "Step 10 (2 of 2).")):
+        if key:
+            page.press(key)
+        page.wait(lambda said=said: page.driver.find_elements("id", "pictures") and said in page.text("#pictures"))
+        page.wait(lambda: page.run("return document.querySelector('img.picture').naturalWidth > 0"))
 
 
 def rows(page: Browser) -> list:

@@ -36,3 +36,30 @@ def test_a_run_keeps_its_address_when_another_one_becomes_newer(tmp_path: Path) 
         os.utime(tmp_path / newer / "metrics.jsonl", (2e9 + len(newer), 2e9 + len(newer)))
         assert "first" in get(tmp_path, first).body.decode().partition("<h1>")[2].partition("</h1>")[0]
         assert "second" in get(tmp_path, second).body.decode().partition("<h1>")[2].partition("</h1>")[0]
+
+
+def test_the_page_of_a_run_shows_its_last_pictures(tmp_path: Path) -> None:
+    page = save_run(tmp_path / "run", 10, 20)
+    shown = get(tmp_path, page).body.decode()
+    assert f'src="{page}/pictures/20"' in shown
+    assert 'href="?step=10#pictures"' in shown
+    assert "Step 20 (2 of 2)." in shown
+    reply = get(tmp_path, f"{page}/pictures/10")
+    assert (reply.status, reply.headers["content-type"], reply.body) == (200, "image/jpeg", b"sheet 10")
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    bare = save_run(tmp_path / "bare")
+    assert "Pictures" not in get(tmp_path, bare).body.decode()
+
+
+def test_nothing_outside_of_a_run_is_served_as_its_picture(tmp_path: Path) -> None:
+    page = save_run(tmp_path / "shown" / "run", 10)
+    (tmp_path / "secret.jpg").write_bytes(b"secret")
+    (tmp_path / "shown" / "run" / "pictures" / "step_00000020.jpg").symlink_to(tmp_path / "secret.jpg")
+    os.mkfifo(tmp_path / "shown" / "run" / "pictures" / "step_00000030.jpg")
+    other = save_run(tmp_path / "elsewhere" / "run", 10)
+    for path in (
+        f"{page}/pictures/20", f"{page}/pictures/30", f"{page}/pictures/40", f"{page}/pictures/..%2f..%2fsecret.jpg",
+        f"{page}/pictures/../../../secret.jpg", f"{other}/pictures/10", "/runs/0/pictures/10", "/runs/0",
+    ):  # fmt: skip
+        reply = get(tmp_path / "shown", path)
+        assert (reply.status, b"secret" in reply.body) == (404, False), path

@@ -19,12 +19,14 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from boxwright.core.errors import BoxwrightError
+from boxwright.core.files import read_bytes
 from boxwright.core.types import Detections
 from boxwright.report.page import element, make_page
 from boxwright.serve.app import App
 from boxwright.serve.ui import pages
 from boxwright.serve.ui.found import LabelledSet, Run, find_pages, find_runs, find_sets
 from boxwright.tasks.data import draw_sample
+from boxwright.tasks.train.pictures import find_pictures
 from boxwright.vision.decode import decode_scaled, read_file, read_image
 from boxwright.vision.draw import draw_detections
 
@@ -35,6 +37,7 @@ PATIENCE_S = 0.5
 _REFRESH_S = "5"
 _COOKIE = "boxwright_ui"
 _GONE = "There is nothing here (any more)."
+_MOST_BYTES = 10_000_000
 _HASH = base64.b64encode(hashlib.sha256(pages.SCRIPT.encode()).digest()).decode()
 _HEADERS = {
     "content-security-policy": (
@@ -109,7 +112,17 @@ def make_app(folders: list[Path], token: str, models: App | None = None) -> ASGI
 
     def show_run(request: Request) -> Response:
         run = _pick_run(request, folders)
-        return _html(pages.run_page(run), refresh=run.live)
+        return _html(pages.run_page(run, _number(request, "step")), refresh=run.live)
+
+    def show_sheet(request: Request) -> Response:
+        path = find_pictures(_pick_run(request, folders).folder).get(request.path_params["step"])
+        try:
+            data = b"" if path is None else read_bytes(path, max_bytes=_MOST_BYTES)
+        except OSError:  # it is no longer there, or training did not write it
+            data = b""
+        if not data:
+            raise HTTPException(404, _GONE)
+        return _send_jpeg(data)
 
     def show_errors(_: Request) -> Response:
         return _html(pages.errors_page(find_pages(folders)))
@@ -131,6 +144,7 @@ def make_app(folders: list[Path], token: str, models: App | None = None) -> ASGI
         Route("/augmented/{set:int}/{index:int}/{epoch:int}", show_sample),
         Route("/runs", show_runs),
         Route("/runs/{run}", show_run),
+        Route("/runs/{run}/pictures/{step:int}", show_sheet),
         Route("/errors", show_errors),
         Route("/report/{page:int}", show_report),
         Route("/try", show_try) if models is None else Mount("/try", models),
@@ -240,5 +254,8 @@ def _picture(one: LabelledSet, index: int, side: int | None) -> Response:
 
 
 def _jpeg(image: NDArray[np.uint8]) -> Response:
-    data = cv2.imencode(".jpg", image)[1].tobytes()
+    return _send_jpeg(cv2.imencode(".jpg", image)[1].tobytes())
+
+
+def _send_jpeg(data: bytes) -> Response:
     return Response(data, media_type="image/jpeg", headers={**_HEADERS, "cache-control": "private, max-age=60"})

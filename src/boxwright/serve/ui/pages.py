@@ -1,6 +1,6 @@
 """The pages of `boxwright ui`."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from urllib.parse import urlencode
 
 import numpy as np
@@ -12,6 +12,7 @@ from boxwright.data.stats import SIZE_LIMITS_PX
 from boxwright.report.page import Html, element, figures, make_page, section, table
 from boxwright.report.plots import Series, line_plot
 from boxwright.serve.ui.found import LabelledSet, Page, Run
+from boxwright.tasks.train.pictures import LEGEND, find_pictures
 from boxwright.tasks.train.report import draw_curves, read_metrics
 
 PER_PAGE = 60
@@ -80,16 +81,12 @@ def set_page(at: int, one: LabelledSet, *, class_id: int | None, size: str, faul
         )
         for i in chosen[page * PER_PAGE : (page + 1) * PER_PAGE].tolist()
     ]
-    steps = []
-    for rel, to, said in (("prev", page - 1, "← previous"), ("next", page + 1, "next →")):
-        if 0 <= to < pages:
-            steps.append(element("a", said, rel=rel, href=f"?{urlencode({**filters, 'page': to})}"))
     return frame(
         "data",
         one.name,
         _filters(one, class_id, size, fault),
         f"{len(chosen)} of {len(records)} images, page {page + 1} of {pages}",
-        element("p", *steps, class_="controls"),
+        element("p", *_turns(page, pages, lambda to: f"?{urlencode({**filters, 'page': to})}"), class_="controls"),
         element("div", *thumbs, class_="thumbs"),
     )
 
@@ -120,11 +117,7 @@ def image_page(at: int, one: LabelledSet, index: int) -> str:
         (records.names[c], *(f"{v:.1f}" for v in box), "crowd" if crowd else "")
         for c, box, crowd in zip(classes, boxes.tolist(), records.crowd_of(index).tolist(), strict=True)
     ]
-    links = [element("a", "all images", href=f"/data/{at}")]
-    for rel, to, said in (("prev", index - 1, "← previous"), ("next", index + 1, "next →")):
-        if 0 <= to < len(records):
-            links.append(element("a", said, rel=rel, href=f"/image/{at}/{to}"))
-    spaced = [part for link in links for part in (link, "  ")]
+    turns = _turns(index, len(records), lambda to: f"/image/{at}/{to}")
     found = [] if one.report is None else [f for f in one.report.findings if f.index == index]
     samples = [
         element("img", src=f"/augmented/{at}/{index}/{epoch}", alt=f"sample of epoch {epoch}", loading="lazy")
@@ -134,7 +127,7 @@ def image_page(at: int, one: LabelledSet, index: int) -> str:
     return frame(
         "data",
         records.relative_path(index),
-        element("p", *spaced, class_="controls"),
+        element("p", element("a", "all images", href=f"/data/{at}"), "  ", *turns, class_="controls"),
         element("img", class_="picture", src=f"/picture/{at}/{index}", alt=alt),
         element("ul", *(element("li", f"{f.rule}: {f.message}") for f in found)),
         element("details", element("summary", "As training sees it"), element("div", *samples, class_="samples")),
@@ -166,13 +159,30 @@ def runs_page(runs: Sequence[Run], chosen: Collection[str]) -> str:
     return frame("runs", "Runs", form, plot)
 
 
-def run_page(run: Run) -> str:
-    """Return the curves of a run as they are now."""
+def run_page(run: Run, step: int | None = None) -> str:
+    """Return the curves of a run as they are now, and the pictures of an evaluation: of this step, or of the last."""
     steps, scores = read_metrics(run.folder)
     best = max((s["AP"] for s in scores), default=None)
     head = [("state", "running" if run.live else "not running"), ("steps", f"{steps[-1]['step']:g}" if steps else "0")]
     head.append(("best AP", "–" if best is None else f"{best:.4f}"))
-    return frame("runs", run.name, figures(head), draw_curves(steps, scores))
+    return frame("runs", run.name, figures(head), draw_curves(steps, scores), _sheet(run, step))
+
+
+def _sheet(run: Run, wanted: int | None) -> str:
+    found = list(find_pictures(run.folder))
+    if not found:
+        return ""
+    at = found.index(wanted) if wanted in found else len(found) - 1
+    turns = _turns(at, len(found), lambda to: f"?step={found[to]}#pictures")
+    address = f"/runs/{run.key}/pictures/{found[at]}"
+    image = element("img", class_="picture", src=address, alt=f"held-out images at step {found[at]}")
+    shown = section(
+        "Pictures",
+        f"Step {found[at]} ({at + 1} of {len(found)}). {LEGEND}",
+        element("p", *turns, class_="controls"),
+        element("a", image, href=address),
+    )
+    return element("div", shown, id="pictures")
 
 
 def errors_page(pages: Sequence[Page]) -> str:
@@ -188,6 +198,15 @@ def errors_page(pages: Sequence[Page]) -> str:
 def try_page() -> str:
     """Return what the tab shows without a model."""
     return frame("try", "Try a model", "Start with a model to try it here: boxwright ui FOLDER --model yolox_nano")
+
+
+def _turns(at: int, count: int, address: Callable[[int], str]) -> list[str]:
+    """Return links to the one before and the one after, where the arrow keys go."""
+    links: list[str] = []
+    for rel, to, said in (("prev", at - 1, "← previous"), ("next", at + 1, "next →")):
+        if 0 <= to < count:
+            links += [element("a", said, rel=rel, href=address(to)), "  "]
+    return links
 
 
 def _filters(one: LabelledSet, class_id: int | None, size: str, fault: str) -> Html:
