@@ -17,6 +17,7 @@ from support.clusters import further
 
 from boxwright.accel.checkpoint import load_checkpoint
 from boxwright.core.errors import CheckpointError, DataError, UsageError
+from boxwright.core.files import write_whole
 from boxwright.data.synthetic import generate_scenes
 from boxwright.detector.weights import read_state
 from boxwright.devices.cpu import CpuDevice
@@ -101,6 +102,7 @@ def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one_bit_by_bit(
     settings = UNINTERRUPTED | {"worker_kind": "threads" if stop == 3 else "processes"}  # the samples are the same
     first = train(make_config(scenes, tmp_path / "parts", **settings), callbacks=[StopAt(stop)])
     assert (first.stopped, first.steps) == ("signal 15", stop)
+    write_whole(tmp_path / "parts" / "pictures" / "step_00000099.jpg", b"of a step that will be repeated")
     second = train(make_config(scenes, tmp_path / "parts", resume=True, **settings))
     assert (second.stopped, second.steps) == ("", 12)
     a, b = (load_checkpoint(folder / "weights" / "last.pt") for folder in (whole, tmp_path / "parts"))
