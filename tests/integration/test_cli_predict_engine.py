@@ -1,6 +1,7 @@
 """`boxwright predict --engine`: the command over this machine's processes, and the options that don't go together."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -49,17 +50,25 @@ def test_the_workers_end_with_the_command(
     for copy in range(300):
         (images / f"copy_{copy}.png").hardlink_to(images / "0.png")
     words = ["predict", toy_onnx, images, "--engine", "local", "--workers", "2", "--part-rows", "2", "--out", "out"]
+    (tmp_path / "tmp").mkdir()
     with subprocess.Popen(
-        [sys.executable, "-m", "boxwright", *map(str, words)], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "boxwright", *map(str, words)],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
     ) as process:
         assert process.stderr is not None
         next(line for line in process.stderr if " of 154 parts" in line)
         workers = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+        (folder,) = (tmp_path / "tmp").glob("boxwright-batch-*")
+        (folder / "unfinished").touch()  # as a worker leaves it that ends while it loads the model
         process.send_signal(number)
         assert process.wait(timeout=60) == code
         assert "Traceback" not in process.stderr.read()
     assert len(workers) >= 2
     assert all(has_ended(pid, within_s=30) for pid in workers)
+    assert folder.exists() == (number == signal.SIGKILL)
     for part in (tmp_path / "out").glob("part-*.parquet"):
         assert len(pq.read_table(part)) in (1, 2)
 

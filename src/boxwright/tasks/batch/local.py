@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import tempfile
 from collections.abc import Callable, Generator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -63,21 +64,25 @@ def _run_pool(
     context = multiprocessing.get_context("spawn")
     # Workers end when the other end of this pipe closes: if this process is interrupted, or is killed.
     alive, ending = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(settings, model, alive))
-    try:
-        for done in as_completed([pool.submit(_run, part) for part in parts]):
-            yield done.result()
-        pool.shutdown()
-    finally:
-        ending.close()  # unfinished parts are not awaited: a part is written whole or not at all
-        pool.shutdown(cancel_futures=True)
-        alive.close()
+    # Workers end at once, whatever they are doing: this process removes the files that they leave.
+    with tempfile.TemporaryDirectory(prefix="boxwright-batch-") as folder:
+        known = (settings, model, alive, folder)
+        pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=known)
+        try:
+            for done in as_completed([pool.submit(_run, part) for part in parts]):
+                yield done.result()
+            pool.shutdown()
+        finally:
+            ending.close()  # unfinished parts are not awaited: a part is written whole or not at all
+            pool.shutdown(cancel_futures=True)
+            alive.close()
 
 
 _worker: list[PartWorker] = []  # of a process of the pool: the model is sent once, not with every part
 
 
-def _start(settings: WorkerSettings, model: ModelFiles, alive: Connection) -> None:
+def _start(settings: WorkerSettings, model: ModelFiles, alive: Connection, folder: str) -> None:
+    tempfile.tempdir = folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the first process ends the others
     Thread(target=_end_with, args=(alive,), daemon=True).start()
     _worker[:] = [PartWorker(settings, model)]
