@@ -18,6 +18,14 @@ def _data_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.hookimpl(tryfirst=True)  # before the groups are dealt out to test processes
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the examples of a page in one process: the later ones use the names of the earlier ones."""
+    for item in items:
+        if item.path.suffix == ".md":
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
 __all__ = ["example_folder", "run_in_example_folder"]
 
 # A test that hangs fails with the stacks of all threads. Here and not in pyproject.toml, where pytest would reject the
