@@ -34,7 +34,7 @@ THUMB_PX = 240
 PATIENCE_S = 0.5
 """How long a page waits for the labels of a set before it says that they are being read."""
 
-_REFRESH_S = "5"
+_REFRESH_S, _WAITING_S = 5, 1  # until a page loads itself again: of what is running, and of a set that is being read
 _COOKIE = "boxwright_ui"
 _GONE = "There is nothing here (any more)."
 _MOST_BYTES = 10_000_000
@@ -73,7 +73,7 @@ def make_app(folders: list[Path], token: str, models: App | None = None) -> ASGI
     def show_set(request: Request) -> Response:
         at, one = _pick(request, "set", sets)
         if not one.prepare(PATIENCE_S):
-            return _html(pages.waiting_page(one), refresh=True)
+            return _html(pages.waiting_page(one), refresh=True, every_s=_WAITING_S)
         if request.query_params.get("check"):
             one.check()
             return RedirectResponse(f"/data/{at}", 303)
@@ -189,8 +189,8 @@ class _Locked:
         return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._token.encode())
 
 
-def _html(text: str, *, refresh: bool = False) -> Response:
-    more = {"refresh": _REFRESH_S} if refresh else {}
+def _html(text: str, *, refresh: bool = False, every_s: int = _REFRESH_S) -> Response:
+    more = {"refresh": str(every_s)} if refresh else {}
     return HTMLResponse(text.encode("utf-8", "replace"), headers={**_HEADERS, **more, "cache-control": "no-store"})
 
 
