@@ -117,7 +117,7 @@ def set_progress(trainer: LightningTrainer, progress: Mapping[str, Any]) -> None
     """Set what `read_progress` returned."""
     fit = trainer.fit_loop
     fit.load_state_dict(progress["loops"])
-    _end_restart(fit)  # it goes on like a second `fit` of the same Trainer, not like one from a checkpoint
+    _end_restart(fit)  # it continues like a second `fit` of the same Trainer, not like one from a checkpoint
     fit.max_epochs, fit.min_epochs = progress["limits"]["max_epochs"], progress["limits"]["min_epochs"]
     fit.epoch_loop.max_steps = progress["max_steps"]
 

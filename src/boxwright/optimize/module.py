@@ -23,7 +23,7 @@ class ConvertedModule(OptimizedModel, nn.Module):  # type: ignore[misc] # train(
     _lenient = False
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, nn.Module):  # the original is no part of the model
+        if isinstance(value, nn.Module):  # the original is not part of the model
             vars(self)[name] = value
         else:
             super().__setattr__(name, value)
@@ -44,7 +44,7 @@ class ConvertedModule(OptimizedModel, nn.Module):  # type: ignore[misc] # train(
         )
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the original's `generate`, with the converted model computing each step anew: there is no cache.
+        """Return the original's `generate`, with the converted model computing each step anew, without a cache.
 
         Raises:
             UsageError: a cache is asked for, or a step needs an input that the model was converted without.

@@ -4,7 +4,7 @@ from boxwright.core.errors import BoxwrightError
 
 _WINDOW_S = 0.04
 _WINDOWS = 2  # in a row with too many arrivals; many clients that begin at once fill one
-_LONG = 0.25  # of the longest wait: a shorter queue is no overload
+_LONG = 0.25  # of the longest wait: a shorter queue is not an overload
 _MORE = 1.3  # arrivals for each answer that count as too many
 _SMOOTH = 0.1
 
