@@ -203,6 +203,19 @@ def test_reloading_under_load_fails_no_request(model: Path, expected: list[dict[
     check_reloads_under_load(model, expected, 3)
 
 
+def test_a_request_whose_body_is_on_its_way_while_the_model_changes_is_answered(model: Path) -> None:
+    with start(model) as server, socket.create_connection(("127.0.0.1", server.port)) as client:
+        before = server.workers()
+        head = f"POST /predict HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n"
+        client.sendall(f"{head}Content-Length: {len(PICTURE)}\r\nExpect: 100-continue\r\n\r\n".encode())
+        assert client.recv(100).startswith(b"HTTP/1.1 100")  # the server reads the body
+        assert reload(server).json["version"] == 2
+        client.sendall(PICTURE)
+        assert client.recv(100).startswith(b"HTTP/1.1 200")
+        server_process = psutil.Process(server.process.pid)
+        until(lambda: not {child.pid for child in server_process.children()} & set(before))
+
+
 @pytest.mark.more
 def test_many_reloads_under_load_fail_no_request(model: Path, expected: list[dict[str, Any]]) -> None:
     check_reloads_under_load(model, expected, 40)

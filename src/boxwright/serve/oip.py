@@ -66,17 +66,18 @@ async def _infer(app: "App", request: "Request", model: ServedModel) -> None:
     body = Body(request.receive, request.headers, app.held, app.config.max_body)
     pool.check_room()
     try:
-        deadline = request.arrived + app.config.timeout_s
-        data = await body.read(deadline)
-        head = {
-            "op": "infer",
-            "arrived": request.arrived,
-            "deadline": deadline,
-            "header_length": None if length is None else int(length),
-            "max_images": app.config.max_images,
-            "version": str(model.version),
-        }
-        answer = await ask(pool, head, data, deadline, request.receive)
+        with pool.in_use():
+            deadline = request.arrived + app.config.timeout_s
+            data = await body.read(deadline)
+            head = {
+                "op": "infer",
+                "arrived": request.arrived,
+                "deadline": deadline,
+                "header_length": None if length is None else int(length),
+                "max_images": app.config.max_images,
+                "version": str(model.version),
+            }
+            answer = await ask(pool, head, data, deadline, request.receive)
     finally:
         body.release()
     observe(app, model.name, answer)

@@ -3,7 +3,8 @@
 import asyncio
 import time
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from boxwright.core.errors import BoxwrightError
@@ -50,6 +51,7 @@ class Pool:
         self._closed = False
         self._ids = 0
         self._jobs: dict[int, Job] = {}  # those at workers
+        self._users = 0  # requests that have chosen this pool, also while their bodies are read
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
         self._starts: set[asyncio.Task[None]] = set()
@@ -85,6 +87,18 @@ class Pool:
         except BaseException:
             await self.close()
             raise
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep the workers until the block ends, also if a new version replaces them meanwhile."""
+        self._users += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._idle.set()
 
     def check_room(self) -> None:
         """Refuse a request before its body is read.
@@ -124,7 +138,6 @@ class Pool:
             job.waited = True
             self._queue.append(job)
         job.timer = loop.call_later(max(deadline - time.monotonic(), 0), self._expire, job)
-        self._running_or_waiting()
         if worker is not None:
             self._send(worker, job)
         return job
@@ -136,7 +149,7 @@ class Pool:
         self._forget(job)
 
     async def close(self, *, within_s: float = 0.0) -> None:
-        """Wait for the requests that were accepted, then end the workers."""
+        """Wait until no request uses the pool, then end the workers."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._idle.wait()
@@ -144,7 +157,7 @@ class Pool:
         for task in self._starts:
             task.cancel()
         await asyncio.gather(*self._starts, return_exceptions=True)
-        for job in list(self._queue):
+        for job in [*self._queue, *self._jobs.values()]:
             self._fail(job, 503, "The server is ending.")
         await asyncio.gather(*(worker.end() for worker in self._workers.values()))
 
@@ -185,13 +198,6 @@ class Pool:
         if not job.started:
             with suppress(ValueError):
                 self._queue.remove(job)
-        self._running_or_waiting()
-
-    def _running_or_waiting(self) -> None:
-        if self._queue or self._jobs:
-            self._idle.clear()
-        else:
-            self._idle.set()
 
     def dispatch(self) -> None:
         """Give waiting requests to workers that have room."""
@@ -203,7 +209,6 @@ class Pool:
                 self._fail(job, 429, "The server has more requests than it can answer. Try again later.")
                 continue
             self._send(worker, job)
-        self._running_or_waiting()
 
     def answered(self, head: Head, body: bytes) -> None:
         """Take the answer of a worker."""
@@ -228,7 +233,6 @@ class Pool:
                 self._queue.appendleft(job)
             else:
                 self._fail(job, 503, "The worker died; so did the one before it on this request.")
-        self._running_or_waiting()
         if not self._closed:
             self._metrics.restarts.add(self.name)
             task = asyncio.get_running_loop().create_task(self._restart(worker.number))

@@ -26,6 +26,11 @@ async def predict(app: "App", request: "Request", body: Body) -> None:
     model = app.models.find(query.pop("model", None))
     request.model = model.name
     pool = find_pool(app, model.pool)
+    with pool.in_use():
+        await _predict(app, request, body, pool, query)
+
+
+async def _predict(app: "App", request: "Request", body: Body, pool: Pool, query: dict[str, Any]) -> None:
     accept = request.headers.get(b"accept", b"")
     draw, lines = accept.startswith(b"image/jpeg"), accept.startswith(b"application/x-ndjson")
     pool.check_room()
@@ -50,7 +55,7 @@ async def predict(app: "App", request: "Request", body: Body) -> None:
     if draw:
         head["draw"] = True
     answer = await ask(pool, head, data, deadline, request.receive)
-    observe(app, model.name, answer)
+    observe(app, pool.name, answer)
     await send_answer(request, answer)
 
 
