@@ -8,6 +8,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import yaml
 from support.fixtures import Command
 from support.shared import shared_path
 
@@ -59,6 +60,13 @@ def test_a_set_that_is_there_is_named_instead(boxwright: Command, tmp_path: Path
     commands = _commands((tmp_path / "project" / "README.md").read_text())
     assert commands[0] == ["data", "check", str(tmp_path / "my set")]
     assert ["weights", "get", "yolox_s", "--format", "pth"] in commands
+
+
+def test_a_long_path_of_a_set_stays_whole(boxwright: Command, tmp_path: Path) -> None:
+    data = tmp_path / "pictures of all the streets that we have seen" / "and of the café: in summer # and in winter"
+    data.mkdir(parents=True)
+    assert boxwright("new", "project", "--data", str(data)).code == 0
+    assert yaml.safe_load((tmp_path / "project" / "train.yaml").read_text())["data"] == str(data)
 
 
 def test_a_folder_that_holds_something_and_names_for_a_set_that_has_them_are_refused(

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -108,15 +109,19 @@ def new_project(
         values |= {"where": f"The images and labels are in `{place}`.", "pictures": "PICTURES"}
     files = {
         "README.md": _README.format(**values),
-        "train.yaml": _SETTINGS.format(model=model, data=yaml.safe_dump(place, default_flow_style=True).split("\n")[0]),
+        "train.yaml": _SETTINGS.format(model=model, data=_in_one_line(place)),
         ".gitignore": "runs/\n",
     }
     if data is None:
-        flow = yaml.safe_dump(list(names or ("object",)), default_flow_style=True, allow_unicode=True, width=10_000)
-        files["data/data.yaml"] = _YOLO.format(names=flow.strip())
+        files["data/data.yaml"] = _YOLO.format(names=_in_one_line(list(names or ("object",))))
         for part in ("train", "val"):
             for kind in ("images", "labels"):
                 (folder / "data" / kind / part).mkdir(parents=True)
     for name, text in files.items():
         write_whole(folder / name, text)
     return [folder / name for name in files]
+
+
+def _in_one_line(value: str | list[str]) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=sys.maxsize)
+    return text.removesuffix("...\n").rstrip("\n")
