@@ -106,6 +106,12 @@ REQUESTS: dict[str, tuple[str, str, bytes, dict[str, str], int]] = {
     "inference with a header longer than the body": (
         "POST", "/v2/models/toy/infer", b"{}", {"inference-header-content-length": "99"}, 400
     ),
+    "an input whose name is a list": ("POST", "/v2/models/toy/infer", b'{"inputs":[{"name":[]}]}', {}, 400),
+    "an output whose name is an object": (
+        "POST", "/v2/models/toy/infer",
+        b'{"inputs":[{"name":"pixels","datatype":"UINT8","shape":[1,1,1,3],"data":[0,0,0]}],"outputs":[{"name":{}}]}',
+        {}, 400,
+    ),
     "inference with a shape of 2^60": (
         "POST", "/v2/models/toy/infer",
         b'{"inputs":[{"name":"pixels","datatype":"UINT8","shape":[1,1073741824,1073741824,3],"data":[]}]}', {}, 400,

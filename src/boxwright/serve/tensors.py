@@ -88,6 +88,8 @@ def _read(text: bytes) -> dict[str, Any]:
     for one in (*values["inputs"], *_list(values, "outputs")):
         if not isinstance(one, dict) or not isinstance(one.get("parameters", {}), dict):
             raise UsageError("Inputs and outputs must be objects, as must their parameters.")
+        if not isinstance(one.get("name"), str):
+            raise UsageError(f"Inputs and outputs must have a name, which is text, not {one.get('name')!r}.")
     if not isinstance(values.get("parameters", {}), dict):
         raise UsageError('"parameters" must be an object.')
     return values
