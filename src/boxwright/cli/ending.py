@@ -11,7 +11,6 @@ from typing import Any, TextIO
 from boxwright import __version__
 from boxwright.core.errors import BoxwrightError, DataError
 from boxwright.core.files import naming
-from boxwright.core.signals import TERMINATED
 from boxwright.core.text import printable
 
 UNEXPECTED = 70
@@ -85,11 +84,8 @@ def stop(code: int) -> int:
 
 def report(error: Exception, *, debug: bool) -> int:
     """Print an error as a sentence, or with its traceback, and return the exit code."""
-    # A native module that is being imported turns the exception of a signal into an ImportError.
-    if isinstance(error.__cause__, KeyboardInterrupt):
+    if isinstance(error.__cause__, KeyboardInterrupt):  # a native module that is being imported does so
         return stop(INTERRUPTED)
-    if isinstance(error.__cause__, SystemExit) and error.__cause__.code == TERMINATED:
-        return stop(TERMINATED)
     if isinstance(error, BrokenPipeError) and error.filename == str(_STDOUT):  # its reader has ended, as `| head` does
         return 0
     sentence, code = _describe(error)

@@ -12,17 +12,27 @@ TERMINATED = 128 + signal.SIGTERM
 
 @contextmanager
 def sigterm_raises() -> Iterator[None]:
-    """Turn SIGTERM into `SystemExit(143)` where it would end this process at once."""
+    """Turn SIGTERM into `SystemExit(143)` where it would end this process at once.
+
+    Native code that is interrupted by it may report an error of its own instead, which then becomes the exit again.
+    """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
 
+    came = threading.Event()
+
     def end(_number: int, _frame: FrameType | None) -> None:
+        came.set()
         raise SystemExit(TERMINATED)
 
     signal.signal(signal.SIGTERM, end)
     try:
         yield
+    except Exception as error:
+        if came.is_set():
+            raise SystemExit(TERMINATED) from error
+        raise
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

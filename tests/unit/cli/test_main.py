@@ -115,15 +115,29 @@ def _fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     monkeypatch.setattr("boxwright.cli.info.run", fail)
 
 
-@pytest.mark.parametrize(("signal", "code"), [(SystemExit(143), 143), (KeyboardInterrupt(), 130)])
-def test_a_signal_that_native_code_makes_an_import_error_is_a_signal(
-    boxwright: Command, monkeypatch: pytest.MonkeyPatch, signal: BaseException, code: int
+def test_an_interrupt_that_native_code_makes_an_import_error_is_an_interrupt(
+    boxwright: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = ImportError("initialization failed")
-    error.__cause__ = signal
+    error.__cause__ = KeyboardInterrupt()
     _fail_with(monkeypatch, error)
     done = boxwright("info", "model")
-    assert (done.code, done.err) == (code, "Stopped.\n")
+    assert (done.code, done.err) == (130, "Stopped.\n")
+
+
+def test_a_sigterm_that_native_code_makes_an_error_is_a_sigterm(
+    boxwright: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draw(_: argparse.Namespace) -> int:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except SystemExit:  # as a conversion in C++ does
+            raise ValueError("Invalid bounding box") from None
+        return 0
+
+    monkeypatch.setattr("boxwright.cli.info.run", draw)
+    done = boxwright("info", "model")
+    assert (done.code, done.err) == (143, "Stopped.\n")
 
 
 def test_an_unexpected_error_is_one_line_that_names_a_file_with_the_traceback(

@@ -258,6 +258,16 @@ def test_results_of_an_earlier_run_are_replaced_only_on_request(tmp_path: Path, 
     _write(tmp_path, [other], _prediction("a.jpg", RED))
 
 
+def test_a_signal_while_the_drafts_are_created_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(*_: object) -> None:
+        raise SystemExit(143)
+
+    monkeypatch.setattr("boxwright.core.files.GrowingFile.add", end)
+    with pytest.raises(SystemExit), Outputs(tmp_path, ["coco"]):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
 def test_drafts_of_a_killed_process_with_the_same_number_do_not_matter(tmp_path: Path) -> None:
     for part in ("predictions", "images"):
         (tmp_path / f".{part}.{os.getpid()}.coco.json").write_text("cut off")

@@ -71,6 +71,8 @@ class Outputs:
             writer.write(prediction)
 
     def __enter__(self) -> "Outputs":
+        for writer in self._writers:
+            writer.begin()
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
@@ -127,6 +129,9 @@ class _Writer:
 
     def __init__(self, folder: Path, names: _Names, category_ids: Sequence[int]) -> None:
         self._folder, self._names, self._category_ids = folder, names, list(category_ids)
+
+    def begin(self) -> None:
+        """Create drafts, or leave none if this fails; `close` removes them."""
 
     def write(self, prediction: Prediction) -> None:
         raise NotImplementedError
@@ -265,13 +270,27 @@ class _Coco(_Writer):
         super().__init__(folder, names, category_ids)
         self._path = folder / self.patterns[0]
         self._drafts = [folder / f".{part}.{os.getpid()}.coco.json" for part in ("predictions", "images")]
-        for draft in self._drafts:  # a killed program of the same number may have left one
-            draft.unlink(missing_ok=True)
-        self._boxes, self._images = (GrowingFile(draft, self._path) for draft in self._drafts)
         self._classes: tuple[str, ...] = ()
         self._count = self._annotations = self._last_number = 0
         self._given_ids: set[int] = set()
-        self._boxes.add('{"annotations": [')
+        self._files: list[GrowingFile] = []
+
+    def begin(self) -> None:
+        self._remove_drafts()  # a killed program of the same number may have left one
+        try:
+            for draft in self._drafts:
+                self._files.append(GrowingFile(draft, self._path))
+            self._boxes, self._images = self._files
+            self._boxes.add('{"annotations": [')
+        except BaseException:  # signals too
+            self._remove_drafts()
+            raise
+
+    def _remove_drafts(self) -> None:
+        for file in self._files:
+            file.close()
+        for draft in self._drafts:
+            draft.unlink(missing_ok=True)
 
     def write(self, prediction: Prediction) -> None:
         frame, found = prediction.frame, prediction.detections
@@ -316,10 +335,7 @@ class _Coco(_Writer):
                 self._boxes.add('],\n"categories": ' + json.dumps(categories) + "}\n")
                 boxes.replace(self._path)
         finally:
-            self._boxes.close()
-            self._images.close()
-            for draft in self._drafts:
-                draft.unlink(missing_ok=True)
+            self._remove_drafts()
 
 
 _WRITERS: dict[str, type[_Writer]] = {
