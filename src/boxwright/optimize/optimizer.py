@@ -35,6 +35,7 @@ class InferenceOptimizer(Conversions):
             ended. None for a temporary folder that is removed with the optimizer.
 
     Example:
+        >>> import torch
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
         >>> optimizer = InferenceOptimizer()
         >>> report = optimizer.optimize(
