@@ -258,13 +258,39 @@ def test_results_of_an_earlier_run_are_replaced_only_on_request(tmp_path: Path, 
     _write(tmp_path, [other], _prediction("a.jpg", RED))
 
 
-def test_a_signal_while_the_drafts_are_created_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def end(*_: object) -> None:
-        raise SystemExit(143)
+def _end(*_: object) -> None:
+    raise SystemExit(143)
 
-    monkeypatch.setattr("boxwright.core.files.GrowingFile.add", end)
-    with pytest.raises(SystemExit), Outputs(tmp_path, ["coco"]):
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "boxwright.core.files.GrowingFile.add",
+        "boxwright.tasks.predict.outputs._YoloText.begin",
+        "boxwright.tasks.predict.outputs._YoloText.close",
+    ],
+)
+def test_a_signal_at_the_beginning_or_the_end_leaves_no_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr(place, _end)
+    formats = ["coco", "yolo"] if place.endswith("begin") else ["yolo", "coco"]
+    with pytest.raises(SystemExit), Outputs(tmp_path, formats):
         pass
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_signal_while_opencv_creates_a_video_leaves_no_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Writer:
+        fourcc = cv2.VideoWriter.fourcc
+
+        def __init__(self, path: str, *_: object) -> None:
+            Path(path).touch()
+            _end()
+
+    monkeypatch.setattr("cv2.VideoWriter", Writer)
+    with pytest.raises(SystemExit), Outputs(tmp_path, ["images"]) as outputs:
+        outputs.write(_prediction("clip.mp4", RED, index=0))
     assert not list(tmp_path.iterdir())
 
 

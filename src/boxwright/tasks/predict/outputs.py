@@ -7,6 +7,7 @@ import csv
 import json
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any, ClassVar
@@ -71,19 +72,21 @@ class Outputs:
             writer.write(prediction)
 
     def __enter__(self) -> "Outputs":
-        for writer in self._writers:
-            writer.begin()
+        try:
+            for writer in self._writers:
+                writer.begin()
+        except BaseException:  # signals too
+            for writer in self._writers:
+                writer.remove_drafts()
+            raise
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        failures = []
-        for writer in self._writers:
-            try:
-                writer.close()
-            except (OSError, DataError) as failure:
-                failures.append(failure)
-        if failures and error is None:  # an error in the block takes precedence
-            raise failures[0]
+        with ExitStack() as stack:  # which closes the others even if one fails, or if a signal comes
+            if error is not None:  # it takes precedence
+                stack.enter_context(suppress(OSError, DataError))
+            for writer in reversed(self._writers):
+                stack.callback(writer.close)
 
 
 def refuse_results(folder: Path, formats: Iterable[str]) -> None:
@@ -131,7 +134,10 @@ class _Writer:
         self._folder, self._names, self._category_ids = folder, names, list(category_ids)
 
     def begin(self) -> None:
-        """Create drafts, or leave none if this fails; `close` removes them."""
+        """Create drafts."""
+
+    def remove_drafts(self) -> None:
+        """Remove drafts, whole or not."""
 
     def write(self, prediction: Prediction) -> None:
         raise NotImplementedError
@@ -145,7 +151,8 @@ class _Pictures(_Writer):
     _video: Any = None
     _video_of = ""
     _video_hw = (0, 0)
-    _video_path = _video_draft = Path()
+    _video_path = Path()
+    _video_draft: Path | None = None
     _video_frames = 0
 
     def write(self, prediction: Prediction) -> None:
@@ -189,17 +196,21 @@ class _Pictures(_Writer):
 
     def close(self) -> None:
         """Finish the video. OpenCV does not report failed writes, so its frames are counted."""
-        if self._video is None:
+        video, draft = self._video, self._video_draft
+        if draft is None:
             return
-        self._video.release()
-        self._video, self._video_of = None, ""
-        written = cv2.VideoCapture(str(self._video_draft))
-        whole = self._video_frames and written.get(cv2.CAP_PROP_FRAME_COUNT) >= self._video_frames
-        written.release()
-        if whole:
-            self._video_draft.replace(self._video_path)
-            return
-        self._video_draft.unlink(missing_ok=True)
+        self._video, self._video_draft, self._video_of = None, None, ""
+        try:
+            if video is not None:  # None if a signal came while OpenCV created the file
+                video.release()
+            written = cv2.VideoCapture(str(draft))
+            whole = self._video_frames and written.get(cv2.CAP_PROP_FRAME_COUNT) >= self._video_frames
+            written.release()
+            if whole:
+                draft.replace(self._video_path)
+                return
+        finally:
+            draft.unlink(missing_ok=True)
         raise DataError(
             f"The video {str(self._video_path)!r} can't be written. Check the folder and the free space, or leave out "
             "images with --save."
@@ -276,17 +287,13 @@ class _Coco(_Writer):
         self._files: list[GrowingFile] = []
 
     def begin(self) -> None:
-        self._remove_drafts()  # a killed program of the same number may have left one
-        try:
-            for draft in self._drafts:
-                self._files.append(GrowingFile(draft, self._path))
-            self._boxes, self._images = self._files
-            self._boxes.add('{"annotations": [')
-        except BaseException:  # signals too
-            self._remove_drafts()
-            raise
+        self.remove_drafts()  # a killed program of the same number may have left one
+        for draft in self._drafts:
+            self._files.append(GrowingFile(draft, self._path))
+        self._boxes, self._images = self._files
+        self._boxes.add('{"annotations": [')
 
-    def _remove_drafts(self) -> None:
+    def remove_drafts(self) -> None:
         for file in self._files:
             file.close()
         for draft in self._drafts:
@@ -335,7 +342,7 @@ class _Coco(_Writer):
                 self._boxes.add('],\n"categories": ' + json.dumps(categories) + "}\n")
                 boxes.replace(self._path)
         finally:
-            self._remove_drafts()
+            self.remove_drafts()
 
 
 _WRITERS: dict[str, type[_Writer]] = {
