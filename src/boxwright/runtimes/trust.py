@@ -30,6 +30,7 @@ _ADVICE = (
 
 def describe_code(name: str) -> str:
     """Return what a model's file of this name runs when it is loaded; "" for plain data."""
+    name = name.casefold()  # where case does not matter, as on macOS, `Model.PT2` would be loaded too
     if name.endswith(ENGINE_SUFFIX):
         return _CODE[MACHINE_CODE]
     # A folder counts like a file: torch also loads an unpacked package.

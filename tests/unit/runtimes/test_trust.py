@@ -104,6 +104,12 @@ def test_machine_code_in_a_folder_is_code_too(tmp_path: Path) -> None:
     assert not is_made_here(folder)
 
 
+def test_names_in_other_letters_are_code_where_a_file_system_takes_them_for_the_same(tmp_path: Path) -> None:
+    for name in ("Model.PT2", "model.tſ", "Custom_Program.JSON/part"):
+        with pytest.raises(CheckpointError, match="--trust"):
+            check_files(tmp_path, {name: "0" * 64})
+
+
 @pytest.mark.usefixtures("_another_user")
 def test_the_store_is_private_and_one_that_others_can_write_to_says_nothing(tmp_path: Path) -> None:
     record("1" * 64)
