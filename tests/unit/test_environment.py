@@ -5,9 +5,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from importlib.util import find_spec
 
 import pytest
+from packaging.requirements import Requirement
 from support.shared import ROOT
 
 NEEDED = (
@@ -28,6 +30,13 @@ NEEDED = (
 def test_ci_leaves_out_no_test_for_want_of_a_package() -> None:
     assert [name for name in NEEDED if find_spec(name) is None] == []
     assert shutil.which("java") is not None, "Spark needs Java"
+
+
+def test_no_torch_is_installed_that_was_never_tested() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    found = [Requirement(one) for names in extras.values() for one in names if Requirement(one).name == "torch"]
+    assert found
+    assert all(any(part.operator == "<" for part in one.specifier) for one in found)
 
 
 def test_a_test_that_hangs_fails_in_due_time() -> None:
