@@ -99,10 +99,18 @@ def _find_victim(pid: int, victim: str, name: str) -> psutil.Process:
     if victim == "parent":
         return parent
     if name:
-        children = [one for one in psutil.process_iter(["name"]) if (one.info["name"] or "").startswith(name)]
+        ours = psutil.Process().children(recursive=True)  # the cluster's too, but not those of another one
+        children = [one for one in ours if _name_of(one).startswith(name)]
     else:
         children = [one for one in parent.children(recursive=True) if not _is_helper(one)]
     return children[-1] if children else parent
+
+
+def _name_of(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.Error:
+        return ""
 
 
 def _is_helper(process: psutil.Process) -> bool:
