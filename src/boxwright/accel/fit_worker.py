@@ -25,7 +25,7 @@ _CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitJob:
+class LightningFit:
     """One `fit`, as it is sent to the workers.
 
     Attributes:
@@ -49,7 +49,7 @@ class FitJob:
     parcel: Parcel
 
 
-def fit_in_worker(job: FitJob, world: World) -> tuple[dict[str, Any], Changes] | None:
+def fit_in_worker(job: LightningFit, world: World) -> tuple[dict[str, Any], Changes] | None:
     """Fit as one of several processes; the first one returns what `take_back` needs."""
     kept = {k: v for k, v in job.settings.items() if k not in ("accelerator", "devices", "num_nodes")}
     # Our launchers set torchrun's variables, which that environment reads.

@@ -19,7 +19,7 @@ from boxwright.accel import ipex
 from boxwright.accel.auto_lr import ScaleRate
 from boxwright.accel.checkpoint import load_checkpoint, save_checkpoint
 from boxwright.accel.compiled import Compiled
-from boxwright.accel.fit_worker import FitJob, fit_in_worker, read_progress, take_back
+from boxwright.accel.fit_worker import LightningFit, fit_in_worker, read_progress, take_back
 from boxwright.accel.lightning_device import (
     DeviceRules,
     count_processes,
@@ -198,7 +198,7 @@ class Trainer(LightningTrainer):
             return
         callbacks = as_list(self._settings.get("callbacks"))
         parcel = Parcel(model, holders=[(callback, ()) for callback in callbacks], references=[self])
-        job = FitJob(
+        job = LightningFit(
             plan=self.plan,
             settings=self._settings,
             device=self._device,

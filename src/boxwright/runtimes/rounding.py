@@ -30,7 +30,7 @@ _SCALES = frozenset(("add", "sub", "mul", "div"))
 
 
 @dataclass(frozen=True, slots=True)
-class Outputs:
+class LayerOutputs:
     """A layer's outputs by channel: the mean error that rounding makes, the least and the greatest exact value."""
 
     error: Tensor
@@ -70,12 +70,12 @@ def compare_outputs(
     layers: Mapping[str, nn.Module],
     rounded: Mapping[str, nn.Module],
     samples: Iterable[Sequence[Any]],
-) -> dict[str, Outputs]:
+) -> dict[str, LayerOutputs]:
     """Run a flat model on samples, and return how each layer's outputs differ from those of its rounded form.
 
     A layer that never runs is left out.
     """
-    found: dict[str, Outputs] = {}
+    found: dict[str, LayerOutputs] = {}
     counts: dict[str, int] = {}
 
     def compare(name: str, x: Tensor) -> None:
@@ -87,11 +87,11 @@ def compare_outputs(
         if name in found:
             seen = found[name]
             error, low, high = seen.error + error, seen.low.minimum(low), seen.high.maximum(high)
-        found[name], counts[name] = Outputs(error, low, high), counts.get(name, 0) + 1
+        found[name], counts[name] = LayerOutputs(error, low, high), counts.get(name, 0) + 1
 
     with watching({name: layers[name] for name in rounded}, compare):
         run_samples(module, samples)
-    return {name: Outputs(seen.error / counts[name], seen.low, seen.high) for name, seen in found.items()}
+    return {name: LayerOutputs(seen.error / counts[name], seen.low, seen.high) for name, seen in found.items()}
 
 
 def run_samples(module: nn.Module, samples: Iterable[Sequence[Any]]) -> None:

@@ -15,7 +15,7 @@ from boxwright.accel.estimator.callbacks import Callback, Hooks
 from boxwright.accel.estimator.metrics import LossMeans
 from boxwright.accel.estimator.run import Run
 from boxwright.accel.estimator.scoring import score
-from boxwright.accel.estimator.sources import CreatorSource, Source, in_step
+from boxwright.accel.estimator.sources import BatchSource, CreatorSource, in_step
 from boxwright.accel.estimator.state import State, to_cpu
 from boxwright.accel.loaders import seeded
 from boxwright.accel.nano import TorchNano
@@ -45,8 +45,8 @@ class FitJob:
     """
 
     blueprint: Blueprint
-    data: Source
-    validation: Source | None
+    data: BatchSource
+    validation: BatchSource | None
     epochs: int | None
     steps: int | None
     callbacks: Sequence[Callback]
@@ -199,7 +199,7 @@ class _Fitting:
         run.batch = run.result = run.output = run.target = run.loss = None
         return losses
 
-    def _validate(self, data: Source) -> dict[str, Any]:
+    def _validate(self, data: BatchSource) -> dict[str, Any]:
         """Return the numbers of the validation set, in the first worker."""
         self._share_buffers()
         run = self._run

@@ -17,7 +17,7 @@ from boxwright.accel.estimator.partitions import (
     name_outputs,
     split,
 )
-from boxwright.accel.estimator.sources import CreatorSource, LoaderSource, Source, divide_batch
+from boxwright.accel.estimator.sources import BatchSource, CreatorSource, LoaderSource, divide_batch
 from boxwright.accel.nano import TorchNano
 from boxwright.accel.strategy import make_launcher
 from boxwright.core.errors import UsageError
@@ -53,7 +53,7 @@ class Intake:
         shuffle: bool | None = None,
         whole_rows: bool = False,
         output_cols: Sequence[str] | None = None,
-    ) -> Source:
+    ) -> BatchSource:
         """Return a source of batches.
 
         Args:

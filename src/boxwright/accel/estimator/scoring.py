@@ -12,7 +12,7 @@ from boxwright.accel.estimator.blueprint import Blueprint, SampleCounter
 from boxwright.accel.estimator.callbacks import Callback, Hooks
 from boxwright.accel.estimator.metrics import SAMPLES, LossMeans, Metrics, gather, join_numbers
 from boxwright.accel.estimator.run import Run
-from boxwright.accel.estimator.sources import Source
+from boxwright.accel.estimator.sources import BatchSource
 from boxwright.accel.loaders import seeded
 from boxwright.accel.nano import TorchNano
 from boxwright.core.errors import UsageError
@@ -21,7 +21,7 @@ Weights = Mapping[str, Any] | None
 
 
 def evaluate(
-    nano: TorchNano, blueprint: Blueprint, data: Source, weights: Weights, callbacks: Sequence[Callback] = ()
+    nano: TorchNano, blueprint: Blueprint, data: BatchSource, weights: Weights, callbacks: Sequence[Callback] = ()
 ) -> dict[str, Any]:
     """Score this worker's part; the first worker returns the numbers of the whole set."""
     with seeded(blueprint.seed):
@@ -34,7 +34,7 @@ def evaluate(
 
 
 def predict(
-    nano: TorchNano, blueprint: Blueprint, data: Source, weights: Weights, callbacks: Sequence[Callback] = ()
+    nano: TorchNano, blueprint: Blueprint, data: BatchSource, weights: Weights, callbacks: Sequence[Callback] = ()
 ) -> Any:
     """Return the outputs for the whole set in the order of the data, in the first worker."""
     with seeded(blueprint.seed):
@@ -47,7 +47,7 @@ def predict(
     return nano.broadcast(outputs) if nano.is_external else outputs
 
 
-def score(run: Run, hooks: Hooks, blueprint: Blueprint, data: Source, count: SampleCounter) -> dict[str, Any]:
+def score(run: Run, hooks: Hooks, blueprint: Blueprint, data: BatchSource, count: SampleCounter) -> dict[str, Any]:
     """Return loss and metrics of the whole set in the first worker, an empty dict in the others."""
     losses, metrics = LossMeans(), Metrics(blueprint.metrics, run.nano.device)
     run.model.eval()
@@ -79,7 +79,7 @@ def _open_model(nano: TorchNano, blueprint: Blueprint, weights: Weights, config:
     return model.eval()
 
 
-def _predict_batches(run: Run, hooks: Hooks, blueprint: Blueprint, data: Source) -> Iterator[tuple[int, Any]]:
+def _predict_batches(run: Run, hooks: Hooks, blueprint: Blueprint, data: BatchSource) -> Iterator[tuple[int, Any]]:
     count = SampleCounter(blueprint.count_samples)
     run.model.eval()
     hooks.call("before_pred_epoch", run)

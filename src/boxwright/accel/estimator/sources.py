@@ -22,7 +22,7 @@ _log = get_logger(__name__)
 _END = object()
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Data on its way to a worker: small enough to be sent, opened there."""
 
     def open_training(self, nano: TorchNano, config: dict[str, Any]) -> NanoLoader:
