@@ -32,7 +32,7 @@ from boxwright.optimize.timing import RaceRules, race
 from boxwright.runtimes.artifact import read_artifact
 from boxwright.runtimes.base import Choice, Graph, Tuning
 from boxwright.runtimes.calibrate import Calibration
-from boxwright.runtimes.export import export_onnx
+from boxwright.runtimes.onnx_export import export_onnx
 from boxwright.runtimes.fold import fold_copy
 from boxwright.runtimes.onnx_layers import find_layers as find_onnx_layers
 from boxwright.runtimes.onnxruntime_ import MODEL_FILE, optimise_file

@@ -69,7 +69,7 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
     },
     "exporter": {
         "openvino": Entry("boxwright.runtimes.openvino_convert:convert", ("torch", "openvino"), "quantize"),
-        "onnx": Entry("boxwright.runtimes.export:export_onnx", ("torch", "onnx", "onnxscript"), "export"),
+        "onnx": Entry("boxwright.runtimes.onnx_export:export_onnx", ("torch", "onnx", "onnxscript"), "export"),
         "tensorrt": Entry("boxwright.runtimes.onnxruntime_:build_engine", ("onnxruntime",), "onnx"),
     },
     "quantizer": {

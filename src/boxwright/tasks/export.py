@@ -22,7 +22,7 @@ from boxwright.detector.postprocess import postprocess
 from boxwright.runtimes.artifact import write_artifact
 from boxwright.runtimes.base import Choice, Session
 from boxwright.runtimes.calibrate import Calibration, describe_int8
-from boxwright.runtimes.export import OneOutput
+from boxwright.runtimes.onnx_export import OneOutput
 from boxwright.runtimes.parity import BOUNDS, distance
 from boxwright.runtimes.source import Source
 from boxwright.runtimes.trust import hash_file, record

@@ -16,7 +16,7 @@ from boxwright.runtimes import onnx_quantize
 from boxwright.runtimes.artifact import open_graph, write_artifact
 from boxwright.runtimes.base import Choice
 from boxwright.runtimes.calibrate import Calibration
-from boxwright.runtimes.export import export_onnx
+from boxwright.runtimes.onnx_export import export_onnx
 from boxwright.runtimes.onnx_quantize import channel_grids, quantize_dynamic, quantize_static
 from boxwright.runtimes.onnxruntime_ import OnnxGraph, optimise_file
 from boxwright.runtimes.parity import distance

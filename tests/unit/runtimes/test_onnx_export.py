@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from boxwright.core.errors import ConversionError
 from boxwright.detector.postprocess import anchor_grid
-from boxwright.runtimes.export import OneOutput, export_onnx
+from boxwright.runtimes.onnx_export import OneOutput, export_onnx
 from boxwright.runtimes.onnxruntime_ import OnnxGraph
 from boxwright.runtimes.source import Source
 
