@@ -12,7 +12,7 @@ BOXWRIGHT_TEST_DATA (default: `shared` beside the checkout). Results are explain
 import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,7 +23,7 @@ import torch
 from boxwright.core import catalogue
 from boxwright.core.cpu import read_cpu
 from boxwright.core.packages import missing_packages
-from boxwright.core.signature import Array, Signature
+from boxwright.core.signature import Array, Port, Signature
 from boxwright.core.timing import hardware_line
 from boxwright.core.types import Precision
 from boxwright.optimize.accuracy import measure_drop
@@ -32,8 +32,8 @@ from boxwright.optimize.timing import RaceRules, race
 from boxwright.runtimes.artifact import read_artifact
 from boxwright.runtimes.base import Choice, Graph, Tuning
 from boxwright.runtimes.calibrate import Calibration
-from boxwright.runtimes.onnx_export import export_onnx
 from boxwright.runtimes.fold import fold_copy
+from boxwright.runtimes.onnx_export import export_onnx
 from boxwright.runtimes.onnx_layers import find_layers as find_onnx_layers
 from boxwright.runtimes.onnxruntime_ import MODEL_FILE, optimise_file
 from boxwright.runtimes.program import export_program, open_original
@@ -121,6 +121,15 @@ def quantize_with_torchao(source: Source, samples: Samples, folder: Path) -> int
     return batch
 
 
+def fix_batch(signature: Signature, batch: int) -> Signature:
+    """Return a detector's signature with a fixed batch size."""
+
+    def fix(ports: tuple[Port, ...]) -> tuple[Port, ...]:
+        return tuple(replace(port, shape=(batch, *port.shape[1:])) for port in ports)
+
+    return replace(signature, inputs=fix(signature.inputs), outputs=fix(signature.outputs))
+
+
 def convert_all(source: Source, samples: Samples, some: Samples, folder: Path) -> Iterator[list[Converted]]:
     """Yield our model of each runtime, followed by those of the libraries."""
     calibration = Calibration(samples=samples, cache=folder / "cache")
@@ -131,7 +140,7 @@ def convert_all(source: Source, samples: Samples, some: Samples, folder: Path) -
         made = write(target)
         batch = made.get("batch") if isinstance(made, dict) else made
         print(f"converted: {name}", flush=True)
-        return Converted(name, target, choice, source.signature.with_batch(batch) if batch else source.signature)
+        return Converted(name, target, choice, fix_batch(source.signature, batch) if batch else source.signature)
 
     def ours(name: str, choice: Choice) -> Converted:
         runtime = catalogue.load("runtime", choice.runtime)()

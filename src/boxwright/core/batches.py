@@ -3,7 +3,6 @@
 import inspect
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -138,11 +137,6 @@ def flat_inputs(call: Call) -> tuple[Array, ...]:
     for leaf in leaves:
         refuse_bfloat16(leaf)
     return tuple(np.asarray(leaf.detach().cpu() if hasattr(leaf, "detach") else leaf) for leaf in leaves)
-
-
-def take_inputs(data: Any, form: BatchForm, count: int) -> list[tuple[Array, ...]]:
-    """Return the flat inputs of the first batches."""
-    return [flat_inputs(form.split(batch)[0]) for batch in islice(iterate(data), count)]
 
 
 def _unpack(batch: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -133,14 +133,6 @@ class Signature:
     def free_batch(self) -> bool:
         """Whether the first axis of every input may have any size."""
         return all(p.shape and p.shape[0] is None for p in self.inputs)
-
-    def with_batch(self, batch: int) -> "Signature":
-        """Return the signature with a fixed batch size."""
-        inputs, outputs = (
-            tuple(replace(p, shape=(batch, *p.shape[1:])) if p.shape and p.shape[0] is None else p for p in ports)
-            for ports in (self.inputs, self.outputs)
-        )
-        return replace(self, inputs=inputs, outputs=outputs)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the signature as plain JSON values."""

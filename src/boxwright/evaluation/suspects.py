@@ -9,7 +9,6 @@ from hotcoco import primitives
 from boxwright.evaluation.errors import BACKGROUND, CLASS, LOCATION, Floats, Ints, Verdicts
 
 Fault = Literal["missing", "shifted", "wrong class", "double"]
-FAULTS: tuple[Fault, ...] = ("missing", "shifted", "wrong class", "double")
 LOWEST_SCORE = 0.3
 SHIFTED_IOU = 0.3
 SAME_IOU = 0.5

@@ -14,7 +14,7 @@ import torch
 from support.planted import DoublingGraph
 from torch.utils.data import DataLoader
 
-from boxwright.core.batches import BatchForm, is_loader, take_inputs
+from boxwright.core.batches import BatchForm, is_loader, iterate
 from boxwright.core.errors import UsageError
 from boxwright.optimize.metrics import MetricScorer, find_kind
 from boxwright.optimize.model import OptimizedModel
@@ -274,8 +274,8 @@ def test_a_batch_with_too_few_inputs_is_refused() -> None:
 
 def test_a_tensor_or_a_tuple_is_one_batch_and_a_loader_is_many() -> None:
     assert [is_loader(d) for d in (torch.ones(1), (1, 2), {"a": 1}, Loader())] == [False, False, False, True]
-    assert len(take_inputs(Loader(), BatchForm(Doubling()), 5)) == 2
-    assert [a.shape for a in take_inputs(torch.ones(2, 3), BatchForm(Doubling()), 5)[0]] == [(2, 3)]
+    assert len(list(iterate(Loader()))) == 2
+    assert [len(batch) for batch in iterate(torch.ones(2, 3))] == [2]
 
 
 def test_a_converted_model_answers_in_the_kind_it_was_asked() -> None:
