@@ -1,11 +1,8 @@
 """Image files to arrays, the one place where images are decoded: BGR, 8 bits, EXIF orientation applied."""
 
-import io
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import cv2
 import numpy as np
@@ -14,6 +11,7 @@ from numpy.typing import NDArray
 from boxwright.core.environment import MAX_PIXELS, max_pixels
 from boxwright.core.errors import DataError
 from boxwright.core.files import read_bytes, require_file
+from boxwright.vision.image_header import JPEG, SOS, has_one_scan, is_cut_off, parse_header
 from boxwright.vision.size import find_size_hw, is_image
 
 Reduction = Literal[1, 2, 4, 8]
@@ -32,35 +30,7 @@ IMAGE_SUFFIXES = frozenset(
 MOST_BYTES = 1 << 30
 """The size of the largest file that is read. An uncompressed image with the most pixels allowed is smaller."""
 
-_JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
-_EXIF, _ORIENTATION_TAG = b"Exif\0\0", 0x0112
-_APP1, _SOS, _EOI = 0xE1, 0xDA, 0xD9
-_JPEG_END, _PNG_END = bytes((0xFF, _EOI)), b"IEND\xaeB`\x82"
-# Limits for headers that are crafted to be parsed forever.
-_MOST_PARTS, _MOST_FILL = 200_000, 4096
 _MOST_SCANS, _SHORTEST_SCAN = 20, 12  # scans of an image of the largest size, bytes
-# Every start of frame; the three markers left out are tables.
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_BASELINE = (0xC0, 0xC1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageHeader:
-    """The size of an image as stored, and its EXIF orientation (1 to 8, 1 for upright).
-
-    Example:
-        >>> ImageHeader(stored_hw=(40, 60), orientation=6).size_hw
-        (60, 40)
-    """
-
-    stored_hw: tuple[int, int]
-    orientation: int = 1
-
-    @property
-    def size_hw(self) -> tuple[int, int]:
-        """Height and width as displayed, which is how `read_image` returns the pixels."""
-        height, width = self.stored_hw
-        return (width, height) if self.orientation >= 5 else (height, width)
 
 
 def read_file(path: str | os.PathLike[str], kind: str = "image") -> bytes:
@@ -171,7 +141,7 @@ def decode_scaled(
         ((150, 200, 3), (600, 800))
     """
     # OpenCV decodes other formats in full before it reduces them.
-    header = parse_header(data) if data.startswith(_JPEG) else None
+    header = parse_header(data) if data.startswith(JPEG) else None
     if header is not None:
         height, width = header.size_hw
         scale = (max if cover else min)(size_hw[0] / height, size_hw[1] / width)
@@ -193,11 +163,11 @@ def decode_with(data: bytes, name: str, flags: int) -> NDArray[Any]:
         raise _unreadable(name, "it is empty (0 bytes)", "Copy it again, or leave it out.")
     # Checked first because OpenCV fills the lost part of some half files with grey, and complains about others on
     # stderr only.
-    if _is_cut_off(data):
+    if is_cut_off(data):
         raise _unreadable(name, f"it is cut off after {len(data)} bytes", "Copy it again, or leave it out.")
     size_hw = find_size_hw(data) or (0, 0)
     check_pixels(size_hw, name)
-    if data.startswith(_JPEG):
+    if data.startswith(JPEG):
         _check_scans(data, size_hw, name)
     try:
         image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
@@ -233,50 +203,12 @@ def _check_scans(data: bytes, size_hw: tuple[int, int], name: str) -> None:
     """Refuse a JPEG with very many scans: each takes only a few bytes, but long to decode."""
     most = _MOST_SCANS * max_pixels() // max(size_hw[0] * size_hw[1], 1)
     # Small files, and files with one scan, as cameras write them, are not searched.
-    if len(data) // _SHORTEST_SCAN <= most or _has_one_scan(data):
+    if len(data) // _SHORTEST_SCAN <= most or has_one_scan(data):
         return
     array = np.frombuffer(data, np.uint8)
-    scans = int(np.count_nonzero((array[:-1] == 0xFF) & (array[1:] == _SOS)))
+    scans = int(np.count_nonzero((array[:-1] == 0xFF) & (array[1:] == SOS)))
     if scans > most:
         raise _unreadable(name, f"it has {scans} scans, more than {most}", "Save it again, or leave it out.")
-
-
-def _has_one_scan(data: bytes) -> bool:
-    """Return whether libjpeg decodes one scan only: the first has all components, and is not progressive."""
-    stream, components = io.BytesIO(data), 0
-    for marker, length in _jpeg_segments(stream):
-        if marker in _FRAMES:
-            body = stream.read(length)
-            components = body[5] if marker in _BASELINE and length > 5 else 0
-        elif marker == _SOS:
-            return components > 0 and data[stream.tell() + 2 : stream.tell() + 3] == bytes((components,))
-    return False
-
-
-def parse_header(data: bytes | BinaryIO) -> ImageHeader | None:
-    """Return size and orientation of a JPEG or PNG without decoding it; None for other formats and broken headers.
-
-    Example:
-        >>> parse_header(b"GIF89a") is None
-        True
-    """
-    stream = io.BytesIO(data) if isinstance(data, bytes) else data
-    start = stream.read(8)
-    if start == _PNG:
-        return _png_header(stream)
-    return _jpeg_header(stream) if start.startswith(_JPEG) else None
-
-
-def looks_whole(stream: BinaryIO) -> bool:
-    """Return whether a JPEG or PNG ends as whole ones do; other bytes may follow that end, so False proves nothing.
-
-    Example:
-        >>> looks_whole(io.BytesIO(cv2.imencode(".png", np.zeros((4, 6), np.uint8))[1].tobytes()))
-        True
-    """
-    size = stream.seek(0, os.SEEK_END)
-    stream.seek(max(size - len(_PNG_END), 0))
-    return stream.read().endswith((_JPEG_END, _PNG_END))
 
 
 def list_images(folder: str | os.PathLike[str], *, recursive: bool = False) -> list[Path]:
@@ -308,98 +240,6 @@ def list_images(folder: str | os.PathLike[str], *, recursive: bool = False) -> l
             if not f.startswith(".") and os.path.splitext(f)[1].lower() in IMAGE_SUFFIXES
         ]  # fmt: skip
     return sorted(found)
-
-
-def _is_cut_off(data: bytes) -> bool:
-    if data.startswith(_PNG):
-        return data.rfind(_PNG_END) < 0
-    if not data.startswith(_JPEG):
-        return False
-    # The end marker must follow the headers: an EXIF thumbnail has an end marker of its own.
-    stream, marker = io.BytesIO(data), 0
-    for marker, _ in _jpeg_segments(stream):  # noqa: B007
-        pass
-    if marker == _SOS:
-        return data.rfind(_JPEG_END, stream.tell()) < 0
-    # Not laid out as the standard says: OpenCV decides, as long as there is an end marker.
-    return stream.tell() >= len(data) or data.rfind(_JPEG_END) < 0
-
-
-def _jpeg_segments(stream: BinaryIO) -> Iterator[tuple[int, int]]:
-    """Yield marker and length of each segment up to the pixels, the stream at its start; stop where it is broken."""
-    stream.seek(2)
-    for _ in range(_MOST_PARTS):
-        start = stream.read(2)
-        for _ in range(_MOST_FILL):
-            if start != b"\xff\xff":
-                break
-            start = b"\xff" + stream.read(1)
-        if len(start) < 2 or start[0] != 0xFF or start[1] == 0xFF:
-            return
-        marker = start[1]
-        if marker in (_SOS, _EOI):
-            yield marker, 0
-            return
-        size = stream.read(2)
-        length = int.from_bytes(size, "big") - 2
-        if len(size) < 2 or length < 0:
-            return
-        end = stream.tell() + length
-        yield marker, length
-        stream.seek(end)
-
-
-def _jpeg_header(stream: BinaryIO) -> ImageHeader | None:
-    stored, orientation = None, 0
-    for marker, length in _jpeg_segments(stream):
-        if marker in (_SOS, _EOI):
-            return ImageHeader(stored_hw=stored, orientation=orientation or 1) if stored else None
-        if marker in _FRAMES and length >= 5:
-            frame = stream.read(5)
-            stored = int.from_bytes(frame[1:3], "big"), int.from_bytes(frame[3:5], "big")
-            if not min(stored):
-                return None
-        elif marker == _APP1 and not orientation:
-            body = stream.read(length)
-            if body.startswith(_EXIF):
-                orientation = _orientation(body[len(_EXIF) :])
-    return None
-
-
-def _png_header(stream: BinaryIO) -> ImageHeader | None:
-    stored, orientation = None, 1
-    for _ in range(_MOST_PARTS):
-        head = stream.read(8)
-        if len(head) < 8:
-            break  # the end chunk is missing; decoding the file will say so
-        length, kind = int.from_bytes(head[:4], "big"), head[4:]
-        if kind == b"IEND":
-            return ImageHeader(stored_hw=stored, orientation=orientation) if stored and min(stored) > 0 else None
-        end = stream.tell() + length + 4  # the checksum follows the body
-        if kind == b"IHDR":
-            body = stream.read(length)
-            stored = int.from_bytes(body[4:8], "big"), int.from_bytes(body[:4], "big")
-        elif kind == b"eXIf":
-            orientation = _orientation(stream.read(length))
-        stream.seek(end)
-    return None
-
-
-def _orientation(tiff: bytes) -> int:
-    """Return the orientation in an EXIF block, 1 if it has none."""
-    order: Literal["little", "big"] = "little" if tiff[:2] == b"II" else "big"
-    if tiff[:2] not in (b"II", b"MM"):
-        return 1
-
-    def number(at: int, size: int) -> int:
-        return int.from_bytes(tiff[at : at + size], order)
-
-    table = number(4, 4)
-    for entry in range(table + 2, min(table + 2 + 12 * number(table, 2), len(tiff) - 11), 12):
-        if number(entry, 2) == _ORIENTATION_TAG:
-            value = number(entry + 8, 2)
-            return value if 1 <= value <= 8 else 1
-    return 1
 
 
 def _unreadable(name: str | os.PathLike[str], reason: str, advice: str, kind: str = "image") -> DataError:

@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 
 from boxwright.core.errors import DataError
-from boxwright.vision.decode import decode_image, parse_header, read_size_hw
+from boxwright.vision.decode import decode_image, read_size_hw
+from boxwright.vision.image_header import parse_header
 
 
 def encoded(kind: str, orientation: int = 1, size_hw: tuple[int, int] = (40, 60), **options: object) -> bytes:

@@ -16,7 +16,8 @@ from boxwright.core.files import read_bytes, require_file
 from boxwright.data.check.report import Finding
 from boxwright.data.records import Records
 from boxwright.data.threads import map_threads
-from boxwright.vision.decode import MOST_BYTES, ImageHeader, decode_image, looks_whole, parse_header
+from boxwright.vision.decode import MOST_BYTES, decode_image
+from boxwright.vision.image_header import ImageHeader, looks_whole, parse_header
 
 MOST_BOXES = 120
 """Images with more boxes get a warning: where every batch must have the same shape, training uses this many."""
