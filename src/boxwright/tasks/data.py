@@ -1,6 +1,5 @@
 """Checking, describing, converting and splitting labelled sets: `boxwright data` as functions. Needs no torch."""
 
-import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ from boxwright.data.stats import Stats, compute_stats
 from boxwright.detector.sizes import SIZES
 from boxwright.tasks.models import normalise_name
 from boxwright.tasks.stats_page import make_stats_page
-from boxwright.vision.draw import draw_detections
+from boxwright.vision.draw import contact_sheet, draw_detections
 
 Progress = Callable[[int, int], None]
 PartProgress = Callable[[str, int, int], None]
@@ -167,9 +166,10 @@ def preview_set(
     with Loader(dataset, batch_size=batch, infinite=True, drop_last=False) as loader:
         for number, made in zip(range(batches), loader, strict=False):
             path = folder / f"batch_{number}.jpg"
-            sheet = _contact_sheet(
-                [draw_sample(image, rows, records.names) for image, rows in zip(made.images, made.targets, strict=True)]
-            )
+            drawn = [
+                draw_sample(image, rows, records.names) for image, rows in zip(made.images, made.targets, strict=True)
+            ]
+            sheet = contact_sheet(drawn, made.images.shape[1:3])
             path.write_bytes(cv2.imencode(".jpg", sheet)[1].tobytes())
             pictures.append(path)
     return pictures
@@ -186,13 +186,3 @@ def draw_sample(image: NDArray[np.uint8], targets: NDArray[np.float32], names: t
         size_hw=(image.shape[0], image.shape[1]),
     )
     return draw_detections(image, boxes, scores=False)
-
-
-def _contact_sheet(images: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    columns = math.ceil(math.sqrt(len(images)))
-    height, width = images[0].shape[:2]
-    sheet = np.full((math.ceil(len(images) / columns) * height, columns * width, 3), 255, np.uint8)
-    for at, image in enumerate(images):
-        y, x = at // columns * height, at % columns * width
-        sheet[y : y + height, x : x + width] = image
-    return sheet

@@ -16,6 +16,7 @@ from boxwright.core.boxes import FloatArray, xywh_to_xyxy
 from boxwright.core.errors import DataError
 from boxwright.report.page import Html, element
 from boxwright.vision.decode import read_image
+from boxwright.vision.letterbox import shrink
 
 if TYPE_CHECKING:  # they need the evaluation extra
     from boxwright.evaluation.analysis import Analysis
@@ -146,11 +147,7 @@ def draw_gallery(
 
 def embed(image: NDArray[Any], side_px: int) -> str:
     """Return an image as the address of a JPEG that is inside the page, fitted into a square if it is larger."""
-    scale = min(side_px / max(image.shape[:2]), 1.0)
-    if scale < 1:
-        size = (max(round(image.shape[1] * scale), 1), max(round(image.shape[0] * scale), 1))
-        image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
-    data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])[1].tobytes()
+    data = cv2.imencode(".jpg", shrink(image, side_px), [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])[1].tobytes()
     return f"data:image/jpeg;base64,{base64.b64encode(data).decode()}"
 
 

@@ -1,6 +1,8 @@
-"""Drawing detections into an image."""
+"""Drawing detections into an image, and images side by side."""
 
 import colorsys
+import math
+from collections.abc import Sequence
 
 import cv2
 import numpy as np
@@ -62,6 +64,17 @@ def draw_dashed(image: NDArray[np.uint8], boxes_xyxy: FloatArray, size_hw: tuple
     for number, ink in enumerate((255, 0)):
         canvas[y[part == number], x[part == number]] = ink
     return canvas
+
+
+def contact_sheet(images: Sequence[NDArray[np.uint8]], cell_hw: tuple[int, int], fill: int = 255) -> NDArray[np.uint8]:
+    """Return images in rows and columns of equal cells, each at the top left of its cell."""
+    columns = math.ceil(math.sqrt(len(images)))
+    height, width = cell_hw
+    sheet = np.full((math.ceil(len(images) / columns) * height, columns * width, 3), fill, np.uint8)
+    for at, image in enumerate(images):
+        y, x = at // columns * height, at % columns * width
+        sheet[y : y + image.shape[0], x : x + image.shape[1]] = image
+    return sheet
 
 
 def _scaled(boxes_xyxy: FloatArray, size_hw: tuple[int, int], canvas: NDArray[np.uint8]) -> FloatArray:

@@ -38,6 +38,15 @@ def resize(image: NDArray[np.uint8], size_hw: tuple[int, int]) -> NDArray[np.uin
     return np.asarray(cv2.resize(image, size_hw[::-1], interpolation=cv2.INTER_LINEAR), np.uint8)
 
 
+def shrink(image: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+    """Return the image fitted into a square, for people to look at; the image itself when it is not larger."""
+    scale = side / max(image.shape[:2])
+    if scale >= 1:
+        return image
+    size = (max(round(image.shape[1] * scale), 1), max(round(image.shape[0] * scale), 1))
+    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8)
+
+
 def paste(image: NDArray[np.uint8], inner_hw: tuple[int, int], out: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Write an image of size `inner_hw` to the top left of `out`, fill the rest with 114, return the inner part."""
     height, width = inner_hw

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from boxwright.core.types import Detections
-from boxwright.vision.draw import class_colour, draw_dashed, draw_detections
+from boxwright.vision.draw import class_colour, contact_sheet, draw_dashed, draw_detections
 
 
 def _found(*boxes: tuple[float, ...], scores: list[float] | None = None, size: int = 200) -> Detections:
@@ -79,3 +79,16 @@ def test_dashes_are_seen_on_any_ground_and_leave_gaps() -> None:
         assert set(np.unique(line)) == {0, 100, 255}
     assert (picture[40:90, 30:70] == 100).all()
     assert (picture[:, 90:] == 100).all()
+
+
+def test_a_contact_sheet_has_each_image_at_the_top_left_of_its_cell() -> None:
+    images = [np.full((2, 3, 3), shade, np.uint8) for shade in (1, 2, 3)]
+    sheet = contact_sheet(images, (4, 5), fill=9)
+    assert sheet[..., 0].tolist() == [
+        [1, 1, 1, 9, 9, 2, 2, 2, 9, 9],
+        [1, 1, 1, 9, 9, 2, 2, 2, 9, 9],
+        *[[9] * 10] * 2,
+        [3, 3, 3, 9, 9, 9, 9, 9, 9, 9],
+        [3, 3, 3, 9, 9, 9, 9, 9, 9, 9],
+        *[[9] * 10] * 2,
+    ]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boxwright.core.errors import DataError
-from boxwright.vision.letterbox import letterbox, to_input, undo_letterbox
+from boxwright.vision.letterbox import letterbox, shrink, to_input, undo_letterbox
 
 PAD_VALUE = 114  # as the networks were trained
 
@@ -115,3 +115,10 @@ def test_boxes_are_cut_to_the_image() -> None:
     boxes = np.array([[-5, -5, 70, 90]], np.float32)
     np.testing.assert_array_equal(undo_letterbox(boxes, 0.5, (100, 120)), [[0, 0, 120, 100]])
     assert undo_letterbox(np.zeros((0, 4), np.float32), 0.5, (100, 120)).shape == (0, 4)
+
+
+def test_only_a_larger_image_is_shrunk() -> None:
+    small, wide = _noise(10, 20), _noise(2, 90)
+    assert shrink(small, 20) is small
+    assert shrink(wide, 30).shape == (1, 30, 3)
+    assert shrink(wide, 90) is wide

@@ -29,6 +29,7 @@ from boxwright.tasks.data import draw_sample
 from boxwright.tasks.train.pictures import find_pictures
 from boxwright.vision.decode import decode_scaled, read_file, read_image
 from boxwright.vision.draw import draw_detections
+from boxwright.vision.letterbox import shrink
 
 THUMB_PX = 240
 PATIENCE_S = 0.5
@@ -238,9 +239,7 @@ def _picture(one: LabelledSet, index: int, side: int | None) -> Response:
         true_hw = (image.shape[0], image.shape[1])
     else:
         image, true_hw = decode_scaled(read_file(path), str(path), (side, side))
-        scale = min(side / max(image.shape[:2]), 1.0)
-        size = (max(round(image.shape[1] * scale), 1), max(round(image.shape[0] * scale), 1))
-        image = np.ascontiguousarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8)
+        image = shrink(image, side)
     boxes = records.boxes(index)
     finite = np.flatnonzero(np.isfinite(boxes).all(axis=1))
     labels = Detections(

@@ -1,6 +1,5 @@
 """Pictures of a run: the first held-out images at each evaluation, with what the network finds in them."""
 
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,8 +16,8 @@ from boxwright.core.log import get_logger
 from boxwright.core.types import Detections
 from boxwright.data.records import Records
 from boxwright.vision.decode import decode_scaled, read_file
-from boxwright.vision.draw import draw_dashed, draw_detections
-from boxwright.vision.letterbox import PAD_VALUE, fit_hw, paste, resize
+from boxwright.vision.draw import contact_sheet, draw_dashed, draw_detections
+from boxwright.vision.letterbox import PAD_VALUE, fit_hw, resize
 
 _log = get_logger(__name__)
 LARGEST = 300_000
@@ -50,7 +49,7 @@ def save_pictures(folder: Path, step: int, records: Records, state: Mapping[str,
         return
     path = folder / _FOLDER / f"step_{step:08d}.jpg"
     try:
-        write_whole(path, _encode(_arrange(tiles)))
+        write_whole(path, _encode(contact_sheet(tiles, (_TILE_PX, _TILE_PX), PAD_VALUE)))
     except OSError as error:
         _log.warning("%r could not be written: %s. The run continues without it.", str(path), error.strerror)
 
@@ -89,16 +88,6 @@ def _draw(records: Records, at: int, state: Mapping[str, NDArray[Any]]) -> NDArr
     )
     small = resize(image, fit_hw((image.shape[0], image.shape[1]), (_TILE_PX, _TILE_PX)))
     return draw_dashed(draw_detections(small, found), records.boxes(at), size_hw)
-
-
-def _arrange(tiles: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    columns = math.ceil(math.sqrt(len(tiles)))
-    size_hw = (math.ceil(len(tiles) / columns) * _TILE_PX, columns * _TILE_PX)
-    sheet = np.full((*size_hw, 3), PAD_VALUE, np.uint8)
-    for at, tile in enumerate(tiles):
-        y, x = at // columns * _TILE_PX, at % columns * _TILE_PX
-        paste(tile, (tile.shape[0], tile.shape[1]), sheet[y : y + _TILE_PX, x : x + _TILE_PX])
-    return sheet
 
 
 def _encode(sheet: NDArray[np.uint8]) -> bytes:
