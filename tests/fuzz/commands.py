@@ -101,6 +101,8 @@ def make_command(rng: Random, options: Options, models: list[str], sets: list[st
         words = ["--dry-run", *words, "--", "true"]
     if verb == "benchmark":
         words += ["--runs", "2"]
+    if verb == "ui":  # with good words it would serve until it is killed
+        words.append("../in/none")
     if verb == "demo":
         words += ["--steps", "0"]
     if verb == "export":
