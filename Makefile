@@ -16,7 +16,7 @@ help:
 	@echo "make setup   create the virtual environment (the others do it if it is missing)"
 	@echo "make check   lint, types and contracts only"
 	@echo "make fmt     format the code"
-	@echo "make fuzz    hunt for faults with spoilt files and odd commands (SECONDS=600 SEED=n RESUME=1)"
+	@echo "make fuzz    hunt for faults with damaged files and odd commands (SECONDS=600 SEED=n RESUME=1)"
 	@echo "make chaos   kill commands and their processes at seeded moments (SEED=n MOMENTS=20)"
 	@echo "make docs    the documentation site, in build/docs/site; make docs-serve shows it in a browser"
 	@echo "make bench   the benchmarks: ratios to a baseline of the same run"

@@ -27,7 +27,7 @@ VERBS = {
     "eval": "score a model on a labelled set (COCO AP)",
     "compare": "compare two models on a labelled set: AP, speed, size, changed pictures",
     "train": "train a detector",
-    "tune": "search for better settings of a training, and prove that they are",
+    "tune": "search for better training settings, and test that they are better",
     "data": "check, describe, convert, split and preview a labelled set",
     "optimize": "find the fastest way to run a model that keeps its accuracy",
     "inference_demo": "alias of `optimize` with BigDL-Nano's flags",

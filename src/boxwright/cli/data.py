@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> list[argparse.ArgumentPars
     preview.add_argument(
         "--out", metavar="DIR", type=as_path, help="folder for the pictures (default runs/preview/exp…)"
     )
-    what = "show what is kept of sets that were read, or remove it"
+    what = "show the caches of sets that were read, or clear them"
     cache = verbs.add_parser(
         "cache",
         help=what,
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> list[argparse.ArgumentPars
         formatter_class=RichHelpFormatter,
         allow_abbrev=False,
     )
-    cache.add_argument("--clear", action="store_true", help="remove it; it is made again when it is needed")
+    cache.add_argument("--clear", action="store_true", help="remove them; they are made again when they are needed")
     return [check, stats, convert, split, preview, cache]
 
 

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fix",
         metavar="EXTRA",
         nargs="*",
-        help="install the packages that are missing of these extras, after a question (default optimize serve)",
+        help="install the missing packages of these extras, after asking (default optimize serve)",
     )
     parser.add_argument("--yes", action="store_true", help="with --fix: do not ask")
 

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--calibration", metavar="PATH", type=as_path, help="images for int8: a folder or a labelled set"
     )
     add_data_arguments(parser)
-    group = parser.add_argument_group("suppression inside the file (onnx)")
+    group = parser.add_argument_group("suppression inside the file")
     group.add_argument(
         "--nms", action="store_true", help="end with non-maximum suppression: num, boxes, scores, classes"
     )

@@ -35,7 +35,7 @@ def add_gaudi_arguments(parser: argparse.ArgumentParser) -> None:
             f"--hmp-{name}", f"--hmp_{name}", f"--{name}-ops", dest=f"{name}_ops", metavar="FILE", type=as_path,
             help=f"file with operations to {what}, one per line",
         )  # fmt: skip
-    setting("--freeze", action="store_const", const=("backbone",), help="the same as freeze [backbone]")
+    setting("--freeze", action="store_const", const=("backbone",), help="do not train the backbone")
     setting("--noresize", dest="multiscale", action="store_false", help="the same as multiscale false")
     group.add_argument("--warmup-steps", "--warmup_steps", help=argparse.SUPPRESS)
 

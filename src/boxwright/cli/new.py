@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--names", metavar="LIST", type=filled, help="what to find: cat,dog (default object)")
     parser.add_argument("-n", "--name", default="yolox_nano", help="the model's name (default yolox_nano)")
     parser.add_argument(
-        "--data", metavar="PATH", type=as_path, help="a labelled set that is there already, in COCO, VOC or YOLO form"
+        "--data", metavar="PATH", type=as_path, help="an existing labelled set, in COCO, VOC or YOLO form"
     )
 
 

@@ -33,10 +33,12 @@ def _add_work(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--hint", choices=("auto", "latency", "throughput"), default="auto",
-        help="the fastest answer, the most answers per second, or a mode for each load (default auto)",
+        help="the fastest answer, the most answers per second, or whichever suits the load (default auto)",
     )  # fmt: skip
     group.add_argument("--workers", metavar="N", type=positive, help="pictures computed in parallel, instead of --hint")
-    group.add_argument("--batch", metavar="N", type=positive, default=16, help="most pictures at once on a GPU (16)")
+    group.add_argument(
+        "--batch", metavar="N", type=positive, default=16, help="most pictures in one batch on a GPU (default 16)"
+    )
     group.add_argument(
         "--batch-wait", metavar="MS", type=_amount, default=2.0, help="how long a batch waits to be filled (default 2)"
     )

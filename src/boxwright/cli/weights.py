@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> list[argparse.ArgumentPars
     get.add_argument(
         "--url", type=filled, help="a mirror's folder, or the file itself (default BOXWRIGHT_WEIGHTS_URL, or GitHub)"
     )
-    add_ = add("add", "store weights that are on this machine, for one without a network")
+    add_ = add("add", "store weights from a local folder or archive")
     add_.add_argument(
         "source", metavar="PATH", type=as_path, help="a folder, a tar or zip file, or one file, named as in the release"
     )

@@ -11,7 +11,7 @@ import cv2
 from boxwright.core.log import get_logger
 
 _log = get_logger(__name__)
-_TELL_EVERY_S = 5.0
+_LOG_EVERY_S = 5.0
 
 READERS = 8
 """Threads that read many small files; most of the time they wait for the disk."""
@@ -46,12 +46,12 @@ def with_progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
         >>> list(with_progress(iter("ab"), 2, "label files read"))
         ['a', 'b']
     """
-    start = told = time.monotonic()
+    start = logged = time.monotonic()
     for done, item in enumerate(items, start=1):
         yield item
         now = time.monotonic()
-        if now - told > _TELL_EVERY_S:
-            told = now
+        if now - logged > _LOG_EVERY_S:
+            logged = now
             left_s = (now - start) / done * (total - done)
             _log.info("%s of %s %s, %.0f s left.", f"{done:,}", f"{total:,}", what, left_s)
 

@@ -80,7 +80,7 @@ class Verdicts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What each kind of error costs: how much AP at IoU 0.5 would rise if all errors of that kind were put right.
+    """What each kind of error costs: how much AP at IoU 0.5 would rise if all errors of that kind were corrected.
 
     Attributes:
         ap: the AP at IoU 0.5, with at most 100 detections per image.
@@ -294,7 +294,7 @@ def _nearest(pairs: Pairs, chosen: NDArray[np.bool_], detections: int) -> tuple[
 
 
 def _best_for_each_truth(v: Verdicts) -> NDArray[np.bool_]:
-    """Return which wrong detections would hit an unfound truth box once put right: one for each box, the best."""
+    """Return which wrong detections would hit an unfound truth box once corrected: one for each box, the best."""
     some = np.flatnonzero(np.isin(v.kind, (CLASS, LOCATION)))
     some = some[v.found_by[v.truth[some]] == _NONE]
     order = some[np.lexsort((some, -v.scores[some], v.truth[some]))]

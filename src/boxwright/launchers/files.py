@@ -49,7 +49,7 @@ def receiving(key: str, bring: Callable[[Path], None]) -> Iterator[Path]:
     """Yield the folder with a launch's files. The first process of a machine brings them, the others wait.
 
     Raises:
-        OSError: they can't be brought, or there is no room for them.
+        OSError: they can't be fetched, or there is no room for them.
     """
     with shared_folder(key) as folder:
         draft, files = folder / "draft", folder / "files"

@@ -64,7 +64,7 @@ class Html(str):
 
 
 def join(parts: Iterable[str]) -> Html:
-    """Return the parts as one piece of markup, those that are no markup escaped."""
+    """Return the parts as one piece of markup, escaping those that are not markup."""
     return Html("".join(part if isinstance(part, Html) else escape(part) for part in parts))
 
 

@@ -58,7 +58,7 @@ class Answerer:
         Args:
             name: of the model.
             session: computes several pictures side by side.
-            quick: computes a picture that is alone with all cores, where that is another session.
+            quick: computes a single picture with all cores, where that is another session.
         """
         self.name = name
         self.session = session

@@ -32,7 +32,7 @@ class BatchingSession:
     """A session that joins the calls of several threads.
 
     A batch starts when it is full, when `wait_s` has passed since its first picture, or when no other request is on
-    its way: a client that is alone never waits.
+    its way: a lone client never waits.
 
     Example:
         >>> class Double:

@@ -62,7 +62,7 @@ class Guard:
         if name in self._hosts:
             return True
         try:
-            ipaddress.ip_address(name)  # a name that was rebound is no address
+            ipaddress.ip_address(name)  # a name may have been rebound; an address can't be
         except ValueError:
             return False
         return True

@@ -26,7 +26,7 @@ class WorkerPlan:
     Attributes:
         cpus: the logical cpus of each process; empty for all of them.
         streams: pictures that a process computes side by side.
-        tunings: how the model is loaded; the second one, if any, is for a picture that is alone.
+        tunings: how the model is loaded; the second one, if any, is for a single picture.
         devices: where each process computes.
         batch: the most pictures at once; 1 on a CPU.
         reason: the plan in words.
@@ -106,7 +106,7 @@ def plan_workers(path: Path, config: ServeConfig, cpu: Cpu | None = None) -> Wor
     if config.hint == "auto" and found.instances == 1 and found.streams > 1:
         alone = choose(cpu, hint="latency", runtime=runtime)
         tunings.append(Tuning(threads=alone.threads, hint="latency"))
-        reason = f"{found.name}; a request that is alone gets {alone.threads} threads"
+        reason = f"{found.name}; a lone request gets {alone.threads} threads"
     cpus = ((),) if found.here else found.cpus
     return WorkerPlan(cpus=cpus, streams=found.streams, tunings=tuple(tunings), reason=reason)
 

@@ -11,7 +11,7 @@ from boxwright.serve.answer import error_body
 _MOST_HEADER_BYTES = 32 << 10
 _MOST_HEADERS = 100
 _HEADER_S = 10.0  # for the headers of a request
-_DRAIN_BYTES = 64 << 20  # of a body that nobody reads, so that its sender sees the answer
+_DRAIN_BYTES = 64 << 20  # of an unread body, so that its sender sees the answer
 MOST_CONNECTIONS = 1000
 
 
@@ -64,7 +64,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of the body; close the connection if nobody wants so much."""
+        """Take a piece of the body; close the connection if it is too much."""
         if self.cycle.response_complete:
             self._unread += len(body)
             if self._unread > _DRAIN_BYTES:
@@ -78,7 +78,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Give the client a time to send the rest of a body that nobody reads."""
+        """Give the client a time to send the rest of an unread body."""
         super().on_response_complete()
         if not self._in_headers and not self.transport.is_closing():
             self._start_timer()

@@ -46,7 +46,7 @@ def infer(
     """Return the content type, body and headers of the answer.
 
     Raises:
-        UsageError: the request is not one of the protocol, or asks for what there is not.
+        UsageError: the request is not one of the protocol, or asks for an output that does not exist.
         DataError: a picture can't be read.
     """
     values, rest = _split(head, body)

@@ -141,9 +141,11 @@ def _pair(change: "ImageChange", image: NDArray[np.uint8], file: str, sides: tup
         )
         for at, side in enumerate(sides)
     ]
-    told = [f"{change.gained} found by B only", f"{change.lost} found by A only"]
-    told.append(f"wrong boxes {change.false_before} in A, {change.false_after} in B")
-    caption = element("figcaption", element("b", file), f" · {', '.join(told)}")
+    changes = (
+        f"{change.gained} found by B only, {change.lost} found by A only, "
+        f"wrong boxes {change.false_before} in A, {change.false_after} in B"
+    )
+    caption = element("figcaption", element("b", file), f" · {changes}")
     return element("figure", caption, element("div", *shown), class_="pair")
 
 

@@ -104,7 +104,7 @@ def _errors(analysis: "Analysis") -> Html:
     ]
     return section(
         "What the errors cost",
-        f"AP50 points that would be won if all errors of one kind were put right; AP50 is "
+        f"AP50 points that would be won if all errors of one kind were corrected; AP50 is "
         f"{100 * analysis.costs.ap:.1f} here, with at most 100 boxes per image (TIDE).",
         element(
             "div",

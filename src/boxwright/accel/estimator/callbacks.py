@@ -184,7 +184,7 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     """Return the callbacks of one call.
 
     Raises:
-        UsageError: one of them is none, has a method that is never called, or there are two main callbacks.
+        UsageError: one of them is not a callback, has a method that is never called, or there are two main callbacks.
     """
     if not isinstance(callbacks, Sequence):
         raise UsageError(f"callbacks is a {type(callbacks).__name__}. Give a list of them.")

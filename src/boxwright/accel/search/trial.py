@@ -24,7 +24,7 @@ class Reporter:
     """Takes what a trial has reached so far; it may be sent to other processes of the trial.
 
     Attributes:
-        journal: the search's file; None if nobody asks, as for a repeated run.
+        journal: the search's file; None if nothing is reported, as by a repeated run.
         may_stop: whether Hyperband may stop the trial.
     """
 

@@ -113,7 +113,7 @@ _annotations_decoder = msgspec.json.Decoder(list[_Annotation])
 def read_labels(file: Path) -> CocoLabels:
     """Return the images and boxes that a COCO json lists; what can't be used is left out and described.
 
-    A typed decoder skips the fields that nobody asks for, and takes the annotations piece by piece. A piece in which it
+    A typed decoder skips the fields that are not used, and takes the annotations piece by piece. A piece in which it
     finds something unusual is decoded again without types, to say what is wrong and to use what is unusual but right.
 
     Raises:

@@ -48,7 +48,7 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
-# A report is a file that someone may have sent: it may filter its pictures, but it is no page of this server.
+# A report is a file that someone may have sent: it may filter its pictures, but it is not a page of this server.
 _REPORT_HEADERS = {
     **_HEADERS,
     "content-security-policy": (

@@ -148,7 +148,7 @@ def _download(system: Any, path: str, found: dict[str, dict[str, Any]], folder: 
         with _reading(url):
             system.get([found[name]["name"] for name in group], [str(folder / name) for name in group])
     if missing := [name for name in names if not (folder / name).is_file()]:
-        raise DataError(f"{missing[0]!r} of {url!r} could not be fetched. Start again when nobody writes there.")
+        raise DataError(f"{missing[0]!r} of {url!r} could not be fetched. Start again when nothing is writing there.")
 
 
 def _find_root(folder: Path) -> Path:

@@ -86,7 +86,7 @@ def get_weights(
         progress: called with what is being done, the number of bytes done and of all.
 
     Raises:
-        UsageError: there is no such model or format, or the address is none.
+        UsageError: there is no such model or format, or the address is not one.
         MissingDependencyError: the package that checks the file is not installed.
         CheckpointError: the file can't be fetched, or is not the right one.
     """

@@ -211,7 +211,7 @@ def read_verified(path: Path, md5: str) -> bytes:
     """Return a file whose MD5 sum is the published one; "" for a file without one.
 
     Raises:
-        DataError: it is missing, or its sum is another one.
+        DataError: it is missing, or its sum differs.
     """
     data = read_file(path, "file")
     found = hashlib.md5(data, usedforsecurity=False).hexdigest()
@@ -224,10 +224,10 @@ def check_md5(path: Path, md5: str) -> None:
     """Check that the MD5 sum of a large file is the published one.
 
     Raises:
-        DataError: it is missing, or its sum is another one.
+        DataError: it is missing, or its sum differs.
     """
     if not path.is_file():
-        raise DataError(f"The file {str(path)!r} is missing or no regular file. Fetch it again.")
+        raise DataError(f"The file {str(path)!r} is missing or not a regular file. Fetch it again.")
     with path.open("rb") as opened:
         found = hashlib.file_digest(opened, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     if found != md5:
