@@ -51,6 +51,14 @@ def test_every_link_of_the_pages_at_the_top_leads_somewhere() -> None:
     assert [link for page in sorted(ROOT.glob("*.md")) for link in find_broken(page)] == []
 
 
+def test_the_page_of_the_house_names_files_that_exist() -> None:
+    text = (ROOT / "docs" / "explanation" / "house.md").read_text(encoding="utf-8")
+    files = set(re.findall(r"`([\w/]+\.py)`", text))
+    known = {path.relative_to(ROOT / "src/boxwright").as_posix() for path in (ROOT / "src/boxwright").rglob("*.py")}
+    assert len(files) > 40
+    assert [name for name in sorted(files) if not any(f"/{path}".endswith(f"/{name}") for path in known)] == []
+
+
 def test_a_link_to_nothing_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
