@@ -10,7 +10,7 @@ from boxwright.evaluation.errors import BACKGROUND, CLASS, LOCATION, Floats, Int
 
 Fault = Literal["missing", "shifted", "wrong class", "double"]
 LOWEST_SCORE = 0.3
-SHIFTED_IOU = 0.3
+SHIFTED_SHAPE = 0.7
 SAME_IOU = 0.5
 DOUBLE_IOU = 0.85
 MOST = 1000
@@ -27,7 +27,8 @@ class Suspect:
         detection: the detection that contradicts the labels; -1 for a double box.
         truth: the box in question; -1 where one is missing.
         other: the truth box that a double box repeats; else -1.
-        confidence: from 0 to 1, to sort by: the detection's score, or the overlap of the two boxes.
+        confidence: from 0 to 1, to sort by: the detection's score, for a shifted box together with how well both shapes
+            agree; or the overlap of the two truth boxes.
     """
 
     fault: Fault
@@ -48,11 +49,13 @@ def find_suspects(verdicts: Verdicts, *, lowest_score: float = LOWEST_SCORE) -> 
     v = verdicts
     confident = (v.scores >= lowest_score) & ~v.ignored
     unfound = np.append(v.found_by == _NONE, False)[v.truth]
-    nearest = np.zeros(len(v.scores))
-    nearest[v.pairs.detection[::-1]] = v.pairs.iou[::-1]  # the first of each detection is the largest
+    # A box that was moved keeps its shape. Detectors that find a part of an object, or several as one, do not.
+    shape = _shape_overlap(v)
+    shifted = confident & unfound & (v.kind == LOCATION) & (shape >= SHIFTED_SHAPE)
+    confidence = np.where(shifted, 1 - (1 - v.scores) * (1 - shape), v.scores)
     chosen: list[tuple[Fault, Ints]] = [
         ("missing", np.flatnonzero(confident & (v.kind == BACKGROUND))),
-        ("shifted", np.flatnonzero(confident & unfound & (v.kind == LOCATION) & (nearest >= SHIFTED_IOU))),
+        ("shifted", np.flatnonzero(shifted)),
         ("wrong class", np.flatnonzero(confident & unfound & (v.kind == CLASS))),
     ]
     # Lists are built for the best only: a bad detector contradicts most labels.
@@ -62,12 +65,20 @@ def find_suspects(verdicts: Verdicts, *, lowest_score: float = LOWEST_SCORE) -> 
             image=int(v.image[at]),
             detection=at,
             truth=int(v.truth[at]),
-            confidence=float(v.scores[at]),
+            confidence=float(confidence[at]),
         )
         for fault, some in chosen
-        for at in some[np.argsort(-v.scores[some], kind="stable")[:MOST]].tolist()
+        for at in some[np.argsort(-confidence[some], kind="stable")[:MOST]].tolist()
     ]
     return _one_for_each_object(v, sorted(found + _doubles(v), key=lambda suspect: -suspect.confidence)[:MOST])
+
+
+def _shape_overlap(v: Verdicts) -> Floats:
+    """Return how much each detection would overlap the truth box that it concerns if both had one centre."""
+    found, truth = v.boxes_xywh[:, 2:], np.append(v.truth_boxes_xywh[:, 2:], [[0, 0]], axis=0)[v.truth]
+    both = np.minimum(found, truth).prod(axis=1)
+    overlap: Floats = both / np.maximum(found.prod(axis=1) + truth.prod(axis=1) - both, 1e-9)
+    return overlap
 
 
 def _doubles(v: Verdicts) -> list[Suspect]:
