@@ -57,25 +57,34 @@ def choose(job: Job, seed: int, moment: int, moments: int) -> tuple[float, str, 
     return share, victim, signal.SIGTERM if moment // 2 % 2 else signal.SIGKILL
 
 
-def try_moment(job: Job, folder: Path, whole: Undisturbed, plan: tuple[float, str, signal.Signals]) -> list[str]:
-    """Kill a job once, check what is left, run it again, and return the faults."""
+def try_moment(job: Job, folder: Path, whole: Undisturbed, plan: tuple[float, str, signal.Signals]) -> list[str] | None:
+    """Kill a job once, check what is left, run it again, and return the faults; None if it ended before the moment."""
     share, victim, number = plan
     known = {child.pid for child in psutil.Process().children(recursive=True)}
+    begin_s = time.monotonic()
     process = start(job.first(folder), folder, "first")
     try:
         process.wait(share * whole.seconds)
-        over = True
     except subprocess.TimeoutExpired:
-        over = False
         target = _find_victim(process.pid, victim, job.child_name)
-        target.send_signal(number)
+        try:
+            target.send_signal(number)
+        except psutil.NoSuchProcess:  # this worker has just ended
+            target = psutil.Process(process.pid)
+            target.send_signal(number)
+    else:
+        whole.seconds = time.monotonic() - begin_s
+        faults = [f"left a process: {one}" for one in wait_for_orphans(known)]
+        if process.returncode:
+            faults.append(f"exit code {process.returncode} without a kill")
+        return faults or None
     try:
         code = process.wait(_LIMIT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
         return [f"it did not end in {_LIMIT_S:.0f} s", *wait_for_orphans(known, 5)]
-    hit_parent = not over and target.pid == process.pid
+    hit_parent = target.pid == process.pid
     faults = [f"left a process: {one}" for one in wait_for_orphans(known)]
     log = (folder / "first.log").read_text(errors="replace")
     if hit_parent:
@@ -139,7 +148,10 @@ def _run_again(job: Job, folder: Path, whole: Undisturbed) -> list[str]:
 
 
 def kill_at_moments(job: Job, inputs: Path, *, seed: int, moments: int, only: int | None = None) -> list[bool]:
-    """Kill a job at each of its moments, print a line for each, and return which passed."""
+    """Kill a job at each of its moments, print a line for each, and return which passed.
+
+    A run that ends before its moment, because the machine is faster than before, shows nothing: another one is killed.
+    """
     base = inputs.parent / job.name.replace(" ", "_")
     shutil.rmtree(base, ignore_errors=True)
     (base / "whole").mkdir(parents=True)
@@ -147,10 +159,13 @@ def kill_at_moments(job: Job, inputs: Path, *, seed: int, moments: int, only: in
     results = []
     for moment in range(moments) if only is None else [only]:
         folder = base / str(moment)
-        folder.mkdir()
         plan = choose(job, seed, moment, moments)
         begin_s = time.monotonic()
-        faults = try_moment(job, folder, whole, plan)
+        faults = None
+        while faults is None:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            faults = try_moment(job, folder, whole, plan)
         took_s = time.monotonic() - begin_s
         what = f"{plan[2].name} to the {plan[1]} at {plan[0] * whole.seconds:.1f} of {whole.seconds:.1f} s"
         print(f"{job.name} {moment}: {what}: {'; '.join(faults) or 'well'} ({took_s:.0f} s)", flush=True)
