@@ -1,11 +1,10 @@
 """Kinds and costs of errors must be those of TIDE; the figures are tidecv 1.0.1's, for the same boxes."""
 
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
-from support.crowds import make_evaluator, tidecv_costs
+from support.crowds import make_evaluator
 
 from boxwright.core.types import Detections
 from boxwright.evaluation.coco import CocoEvaluator
@@ -91,14 +90,6 @@ def test_the_costs_of_planted_errors_are_those_of_tidecv(case: tuple[int, int, i
     costs = price(judge(make_evaluator(seed, images=images, most=most, strays=strays)))
     assert costs.cost | {"AP": costs.ap} == pytest.approx(TIDECV[case], abs=1e-6)
     assert min(costs.count.values()) > 0
-
-
-@pytest.mark.skipif(find_spec("tidecv") is None, reason="needs tidecv (pip install --no-deps tidecv appdirs seaborn)")
-@pytest.mark.parametrize("seed", range(20, 26))
-def test_tidecv_itself_gives_the_same_costs(seed: int) -> None:
-    evaluator = make_evaluator(seed)
-    costs = price(judge(evaluator))
-    assert costs.cost | {"AP": costs.ap} == pytest.approx(tidecv_costs(evaluator), abs=1e-9)
 
 
 def test_only_the_100_best_detections_of_an_image_are_judged() -> None:
