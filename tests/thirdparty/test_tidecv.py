@@ -1,6 +1,6 @@
 """The cost of each error beside what tidecv itself gives for the same boxes.
 
-`tests/unit/evaluation/test_errors.py` and `tests/golden/test_tide.py` hold what it gives for three sets, and need no tidecv.
+What it gives for three sets is in `tests/unit/evaluation/test_errors.py` and `tests/golden/test_tide.py`.
 """
 
 import gzip
