@@ -76,7 +76,7 @@ def test_a_warm_up_beside_a_scheduler_is_refused() -> None:
 
 
 def test_a_loop_of_ones_own_scales_before_its_scheduler_or_not_at_all() -> None:
-    with pytest.raises(UsageError, match="has no epochs that TorchNano knows of"):
+    with pytest.raises(UsageError, match="Use auto_lr=True"):
         TorchNano(auto_lr={"warmup_epochs": 1})  # type: ignore[arg-type]
 
     def late(runner: TorchNano) -> None:

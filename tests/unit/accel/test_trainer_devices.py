@@ -165,7 +165,7 @@ def test_the_trainer_compiles_nothing_and_hands_on_the_other_options(monkeypatch
     device = find_device("hpu", DeviceOptions(lazy=True))
     assert isinstance(device, Cards)
     assert device.options == DeviceOptions(lazy=True, compile=False)
-    with pytest.raises(UsageError, match="the Trainer runs a module as it is"):
+    with pytest.raises(UsageError, match="compile=True"):
         find_device("hpu", DeviceOptions(compile=True))
     with pytest.raises(UsageError, match="lazy=True does not apply to device='cpu'"):
         Trainer(device_options=DeviceOptions(lazy=True))

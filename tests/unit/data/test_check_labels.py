@@ -123,7 +123,7 @@ def test_a_box_without_an_area_of_its_own_may_be_too_large(tmp_path: Path, clean
     del values["annotations"][0]["area"]
     values["annotations"][0]["bbox"] = [0, 0, 1e9, 1e9]
     file.write_text(json.dumps(values))
-    with pytest.raises(DataError, match=r"annotation 1 has bbox .* which is too large"):
+    with pytest.raises(DataError, match=r"annotation 1 has bbox .* too large"):
         read_records(tmp_path / "new")
     assert brief(tmp_path / "new") == [("bad-label", "000000.jpg", 0)]
 

@@ -114,7 +114,7 @@ def test_a_description_of_endless_length_is_refused(folder: Path) -> None:
 def test_a_file_that_is_not_listed_is_refused(folder: Path, name: str) -> None:
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text("more")
-    with pytest.raises(CheckpointError, match=f"holds the file '{name}', which it was not written with"):
+    with pytest.raises(CheckpointError, match=f"holds the file '{name}'"):
         read_artifact(folder)
 
 

@@ -100,7 +100,7 @@ def test_a_damaged_onnx_file_in_an_artifact_is_a_model_error(tmp_path: Path) -> 
     values = json.loads((folder / "artifact.json").read_text())
     values["files"]["model.onnx"] = hash_file(folder / "model.onnx")
     (folder / "artifact.json").write_text(json.dumps(values))
-    with pytest.raises(CheckpointError, match=r"model.onnx' is not a whole ONNX file"):
+    with pytest.raises(CheckpointError, match=r"'[^']*model\.onnx'"):
         describe(folder)
 
 

@@ -111,7 +111,7 @@ def test_a_checkpoint_is_checked_against_the_keys_of_its_model(mirror: Mirror, t
     with pytest.raises(CheckpointError, match="with 3 classes"):
         get_weights("yolox_nano", format="pth", unofficial=True)
     mirror.files["/yolox_nano.pth"] = b"not a checkpoint"
-    with pytest.raises(CheckpointError, match=r"was not stored: .*can't be read as a PyTorch checkpoint"):
+    with pytest.raises(CheckpointError, match="PyTorch checkpoint"):
         get_weights("yolox_nano", format="pth", unofficial=True)
 
 
