@@ -11,6 +11,7 @@ from rich_argparse import RichHelpFormatter
 from boxwright.cli.options import add_data_arguments, as_path, fraction, parse_size, positive
 
 _FORMATS = ("coco", "voc", "yolo")
+_SHARDS = ("webdataset", "parquet")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
@@ -47,7 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> list[argparse.ArgumentPars
         "--plot", metavar="FILE", type=as_path, help="also draw them to this file: .html, .png, .svg or .pdf"
     )
     convert = add("convert", "write the set in another format", out=True)
-    convert.add_argument("--to", choices=_FORMATS, required=True, help="the new format")
+    convert.add_argument(
+        "--to",
+        choices=(*_FORMATS, *_SHARDS),
+        required=True,
+        help="the new format; the last two are shards for clusters",
+    )
+    convert.add_argument(
+        "--shard-images", metavar="N", type=positive, help="webdataset and parquet: images in a shard (default 1000)"
+    )
     split = add("split", "divide a set in one piece into train and val", out=True)
     split.add_argument("--val", type=fraction, default=0.2, help="fraction of the images for val (default 0.2)")
     split.add_argument("--seed", type=int, default=0, help="seed of the split (default 0)")
@@ -131,7 +140,7 @@ def _write(args: argparse.Namespace) -> int:
     options = {"to": args.to, "format": args.format, "link": args.link, "allow_outside": args.allow_outside}
     with progress_bar(hidden=args.quiet) as show:
         if args.data_verb == "convert":
-            counts = convert_set(args.data, args.out, **options, progress=show)
+            counts = convert_set(args.data, args.out, **options, shard_images=args.shard_images, progress=show)
         else:
             counts = split_set(args.data, args.out, val=args.val, seed=args.seed, **options, progress=show)
     _show(args, counts, [f"{part}: {count} images written to {args.out}" for part, count in counts.items()])

@@ -6,7 +6,12 @@ from pathlib import Path
 
 from boxwright.core.environment import cache_folder
 
-KINDS = {"labels": "packed labels", "reports": "reports on checked sets", "tiles": "resized images"}
+KINDS = {
+    "labels": "packed labels",
+    "reports": "reports on checked sets",
+    "tiles": "resized images",
+    "shards": "shards that were fetched or unpacked",
+}
 """The folders of the caches and what they hold."""
 
 _LOCK = ".lock"  # another process may hold one

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from boxwright.data.cache import TileCache
 from boxwright.data.mosaic import CORNERS, draw_mosaic, place_rows, render_mosaic, warp_rows
 from boxwright.data.policy import AugmentPolicy
 from boxwright.data.records import Records
+from boxwright.data.shards import shard_starts, shuffle_shards
 from boxwright.data.tile import FileTiles, Tile
 from boxwright.vision.letterbox import fit_hw, paste
 
@@ -71,6 +73,8 @@ class DetectionDataset:
     An image that can't be read never stops training: it is logged, stored in `bad_images`, and replaced by the next
     readable one of the set.
 
+    Images in shards are shuffled so that few shards are needed at a time, and a mosaic takes its images from them.
+
     Args:
         records: the images and boxes. Crowds are not targets.
         size_hw: the network's input size, multiples of 32.
@@ -111,12 +115,18 @@ class DetectionDataset:
         self.bad_images: dict[int, str] = {}
         self._rows, self._offsets = _training_rows(records)
         self._labelled = np.flatnonzero(np.diff(self._offsets))
-        self._orders: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        self._shards = shard_starts(records)
+        self._orders: dict[int, tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = {}
         self._scratch = Scratch()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self.records)
+
+    @property
+    def in_shards(self) -> bool:
+        """Whether the images are in shards."""
+        return self._shards is not None
 
     def with_policy(self, policy: AugmentPolicy) -> "DetectionDataset":
         """Return the same set with another policy, for the next phase of a run; images and cache are shared."""
@@ -194,11 +204,11 @@ class DetectionDataset:
     def _partners(self, epoch: int, index: int, draws: Sequence[float]) -> list[int]:
         """Return an image for each number in [0, 1)."""
         window = self.policy.partner_window
-        if window is None:
+        if window is None and self._shards is None:
             return [int(u * len(self)) for u in draws]
-        order, place = self._order_and_place(epoch)
-        here, window = int(place[index]), min(window, len(self))
-        return [int(order[here - 1 - int(u * window)]) for u in draws]
+        near, here = self._near(epoch, index)
+        window = min(window or len(near), len(near))
+        return [int(near[here - 1 - int(u * window)]) for u in draws]
 
     def _labelled_partner(self, rng: Generator, epoch: int, index: int) -> int:
         """Return an image with boxes: a partner if one of the first eight has any, else any image."""
@@ -206,18 +216,35 @@ class DetectionDataset:
         for partner in self._partners(epoch, index, draws):
             if self._offsets[partner + 1] > self._offsets[partner]:
                 return partner
-        return int(self._labelled[int(u_any * len(self._labelled))])
+        labelled = self._labelled
+        if self._shards is not None:
+            near, _ = self._near(epoch, index)
+            found = near[self._offsets[near + 1] > self._offsets[near]]
+            labelled = found if len(found) else labelled
+        return int(labelled[int(u_any * len(labelled))])
+
+    def _near(self, epoch: int, index: int) -> tuple[NDArray[np.int64], int]:
+        """Return the images that may share a mosaic with this one, in the epoch's order, and where it stands."""
+        order, place, groups = self._shuffled(epoch)
+        here = int(place[index])
+        group = int(np.searchsorted(groups, here, side="right")) - 1
+        first = int(groups[group])
+        return order[first : int(groups[group + 1])], here - first
 
     def order(self, epoch: int) -> NDArray[np.int64]:
         """Return the images in the shuffled order of an epoch."""
-        return self._order_and_place(epoch)[0]
+        return self._shuffled(epoch)[0]
 
-    def _order_and_place(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the order of an epoch, and where each image stands in it."""
+    def _shuffled(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return the order of an epoch, where each image stands in it, and where the groups of shards begin."""
         known = self._orders.get(epoch)
         if known is None:
-            order = stream(self.seed, Purpose.ORDER, epoch).permutation(len(self))
-            known = order, np.argsort(order)
+            rng = partial(stream, self.seed, Purpose.ORDER, epoch)
+            if self._shards is None:
+                order, groups = rng().permutation(len(self)), np.array([0, len(self)])
+            else:
+                order, groups = shuffle_shards(self._shards, rng)
+            known = order, np.argsort(order), groups
             # Two epochs, because the next one's first samples are made while this one's last are in use.
             self._orders = {e: kept for e, kept in self._orders.items() if abs(e - epoch) == 1} | {epoch: known}
         return known

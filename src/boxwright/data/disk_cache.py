@@ -27,6 +27,7 @@ from boxwright.core.errors import DataError
 from boxwright.core.files import whole_file
 from boxwright.core.log import get_logger
 from boxwright.data.records import PathText
+from boxwright.data.shards import stat_image
 from boxwright.data.threads import map_threads, with_progress
 from boxwright.data.tile import FileTiles, Tile, tile_bytes
 
@@ -232,7 +233,7 @@ class _Index:
 def _stamp(path: Path) -> tuple[int, int]:
     """Return size and time of a file; a tile is made again when either changes."""
     try:
-        stat = path.stat()
+        stat = stat_image(path)
     except (OSError, ValueError):
         return _GONE
     return stat.st_size, stat.st_mtime_ns

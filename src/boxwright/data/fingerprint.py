@@ -12,6 +12,7 @@ from typing import NamedTuple
 from boxwright.core.errors import DataError, shorten
 from boxwright.data.formats.files import read_text, write_text
 from boxwright.data.records import PathText, Records, unpack_paths
+from boxwright.data.shards import stat_image
 
 _VERSION = 1
 # The place of a hash of the file's content in locks and digests of version 1; it is always empty.
@@ -86,7 +87,7 @@ def fingerprint(records: Records) -> Fingerprint:
         classes = b"\n".join([words[c] for c in class_ids[start:end]])
         labels = _hash(b"".join((*parts, sizes[8 * i : 8 * i + 8], classes)))
         try:
-            status = os.stat(os.path.join(root, name))
+            status = stat_image(os.path.join(root, name))
         except (OSError, ValueError):
             return ImagePrint(-1, 0, labels)
         return ImagePrint(status.st_size, status.st_mtime_ns, labels)

@@ -32,6 +32,9 @@ class Loader:
     images that don't fill one, unless there would be no batch at all; without it the last run is split as evenly as
     possible, and only a process that would get nothing repeats an image.
 
+    Of a set in shards, each process takes a part of the epoch's order that is in one piece, so that it needs few of the
+    shards.
+
     Worker threads share the cache, and nearly all of their work is in OpenCV, which releases Python's lock. While a
     loader with worker threads is open, OpenCV's own threads are off in this process. A fifth of the work still holds
     the lock, which delays a caller that has to keep a device busy. Worker processes don't delay it; they share the
@@ -113,6 +116,8 @@ class Loader:
     def __len__(self) -> int:
         """How many batches an epoch has for this process."""
         images, run = len(self.dataset), self.batch_size * self._world_size
+        if self.dataset.in_shards:
+            images -= images % self._world_size
         return max(images // run, 1) if self._drop_last else -(-images // run)
 
     @property
@@ -177,8 +182,12 @@ class Loader:
     def _indices(self, position: Position) -> NDArray[np.int64]:
         """Return the images of this process' part of a batch."""
         order, images = self.dataset.order(position.epoch), self.batch_size * self._world_size
-        run = order[position.batch * images :][:images]
-        part = np.array_split(run, self._world_size)[self._rank]
+        if self.dataset.in_shards:
+            own = len(order) // self._world_size
+            part = order[self._rank * own :][:own][position.batch * self.batch_size :][: self.batch_size]
+        else:
+            run = order[position.batch * images :][:images]
+            part = np.array_split(run, self._world_size)[self._rank]
         # Every process must take part in every step.
         return part if len(part) else order[self._rank % len(order) :][:1]
 

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from boxwright.data.records import Records
-from boxwright.vision.decode import decode_scaled, read_file
+from boxwright.data.shards import read_encoded
+from boxwright.vision.decode import decode_scaled
 from boxwright.vision.letterbox import fit_hw, fit_ratio, resize
 
 _SLOTS_PER_IMAGE = 16
@@ -53,9 +54,10 @@ class FileTiles:
 
         Raises:
             DataError: the image can't be read.
+            WorkerError: it is in a shard that can't be fetched.
         """
         path = self.records.path(index)
-        image, size_hw = decode_scaled(read_file(path), os.fspath(path), self.size_hw)
+        image, size_hw = decode_scaled(read_encoded(path), os.fspath(path), self.size_hw)
         return Tile(resize(image, fit_hw(size_hw, self.size_hw)), size_hw)
 
 

@@ -16,7 +16,7 @@ from boxwright.core.types import Detections
 from boxwright.data.check import check_data
 from boxwright.data.check.report import CheckReport
 from boxwright.data.dataset import DetectionDataset
-from boxwright.data.formats import Format, find_layout, read_records, write_records
+from boxwright.data.formats import Format, ShardFormat, find_layout, read_records, write_records
 from boxwright.data.loader import Loader
 from boxwright.data.policy import policy_for
 from boxwright.data.records import Records
@@ -70,19 +70,23 @@ def convert_set(
     data: Path,
     out: Path,
     *,
-    to: Format,
+    to: Format | ShardFormat,
     format: Format | None = None,
     link: bool = False,
+    shard_images: int | None = None,
     allow_outside: bool = False,
     progress: PartProgress | None = None,
 ) -> dict[str, int]:
-    """Write every part of a set in another format and return how many images each part has."""
+    """Write every part of a set in another format and return how many images each part has.
+
+    `shard_images` is how many images go into a shard, for the formats webdataset and parquet; by default 1,000.
+    """
     refuse_filled(out)
     layout = find_layout(data, format, allow_outside=allow_outside)
     # Joined lists (trainval) hold the same images again.
     parts = [part for part in ("train", "val", "test") if part in layout.splits]
     sets: dict[str, Records] = {part: layout.read(part) for part in parts} or {"train": layout.read(None)}
-    return _write(sets, out, to=to, link=link, progress=progress)
+    return _write(sets, out, to=to, link=link, shard_images=shard_images, progress=progress)
 
 
 def split_set(
@@ -113,7 +117,13 @@ def split_set(
 
 
 def _write(
-    sets: dict[str, Records], out: Path, *, to: Format, link: bool, progress: PartProgress | None
+    sets: dict[str, Records],
+    out: Path,
+    *,
+    to: Format | ShardFormat,
+    link: bool,
+    shard_images: int | None = None,
+    progress: PartProgress | None,
 ) -> dict[str, int]:
     return {
         part: write_records(
@@ -122,6 +132,7 @@ def _write(
             to,
             split=part,
             images="link" if link else "copy",
+            shard_images=shard_images,
             progress=None if progress is None else partial(progress, f"Writing {part}"),
         )
         for part, records in sets.items()

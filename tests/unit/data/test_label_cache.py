@@ -98,7 +98,7 @@ def test_the_second_reading_uses_what_the_first_one_packed(tmp_path: Path, cache
     # Something untrue in the cache shows that it is used.
     store_records(one_box("untrue"), packed)
     assert read_coco(file).names == ("untrue",)
-    assert {use.name: use.files for use in clear_caches()} == {"labels": 1, "reports": 0, "tiles": 0}
+    assert {use.name for use in clear_caches() if use.files} == {"labels"}
     assert differences(read_coco(file), first) == []
 
 

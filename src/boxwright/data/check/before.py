@@ -15,6 +15,7 @@ from boxwright.data.check.report import CheckReport
 from boxwright.data.label_cache import FRESH_NS
 from boxwright.data.packed import hash_records
 from boxwright.data.records import Records, unpack_paths
+from boxwright.data.shards import stat_image
 
 _log = get_logger(__name__)
 
@@ -70,7 +71,7 @@ class CheckedBefore:
             root = str(records.root)
             for n, name in enumerate(unpack_paths(records)):
                 try:
-                    found = os.stat(os.path.join(root, name))
+                    found = stat_image(os.path.join(root, name))
                     states[n] = found.st_size, found.st_mtime_ns, found.st_ctime_ns
                 except (OSError, ValueError):
                     states[n] = -1

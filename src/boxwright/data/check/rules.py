@@ -15,6 +15,7 @@ from boxwright.core.errors import DataError
 from boxwright.core.files import read_bytes, require_file
 from boxwright.data.check.report import Finding
 from boxwright.data.records import Records
+from boxwright.data.shards import read_member, shard_of
 from boxwright.data.threads import map_threads
 from boxwright.vision.decode import MOST_BYTES, decode_image
 from boxwright.vision.image_header import ImageHeader, looks_whole, parse_header
@@ -84,8 +85,8 @@ def check_leaks(records: Records, facts: Sequence[FileFacts], other: Records, wo
     def digest(i: int) -> bytes:
         # Most files differ in length already and need not be read.
         try:
-            if os.path.getsize(other.path(i)) in lengths:
-                return _digest(read_bytes(other.path(i)))
+            if shard_of(other.path(i)) is not None or os.path.getsize(other.path(i)) in lengths:
+                return _digest(_read(other, i))
         except (OSError, ValueError):
             pass
         return b""
@@ -108,7 +109,7 @@ def _check_file(records: Records, i: int) -> FileFacts:
     found = partial(_finding, records, i)
 
     try:
-        data = read_bytes(records.path(i), max_bytes=MOST_BYTES)
+        data = _read(records, i)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         return FileFacts(findings=(found("unreadable", f"it can't be read: {reason}."),))
@@ -126,8 +127,16 @@ def _check_file(records: Records, i: int) -> FileFacts:
     return FileFacts(file_bytes=len(data), digest=digest, size_hw=frame, findings=findings)
 
 
+def _read(records: Records, i: int) -> bytes:
+    path = records.path(i)
+    shard = shard_of(path)
+    return read_bytes(path, max_bytes=MOST_BYTES) if shard is None else read_member(shard, path.name)
+
+
 def _check_header(records: Records, i: int) -> FileFacts:
     path = records.path(i)
+    if shard_of(path) is not None:  # it was looked at when it was converted, and the shard may be far away
+        return FileFacts(size_hw=records.size_hw(i))
     try:
         length = require_file(path)
         with path.open("rb") as stream:

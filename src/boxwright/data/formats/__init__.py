@@ -3,19 +3,22 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 
-from boxwright.core.errors import DataError, check_choice
+from boxwright.core.errors import DataError, UsageError, check_choice
 from boxwright.core.files import require_file
 from boxwright.data.formats.base import Fault, Format, Layout, Split
 from boxwright.data.formats.coco import CocoLayout, json_files, write_coco_folder
 from boxwright.data.formats.files import CopyMode, Progress, only_images
+from boxwright.data.formats.shard_files import IMAGES_PER_SHARD, ShardFormat, write_shards
 from boxwright.data.formats.voc import VocLayout, write_voc
 from boxwright.data.formats.yolo import YoloLayout, write_yolo
 from boxwright.data.records import PathText, Records
 from boxwright.vision.decode import list_images
 
-__all__ = ["CopyMode", "Fault", "Format", "Layout", "find_layout", "read_records", "write_records"]
+__all__ = [
+    "CopyMode", "Fault", "Format", "Layout", "ShardFormat", "find_layout", "read_records", "write_records",
+]  # fmt: skip
 
 _NEEDED = (
     "a COCO json beside the images, a YOLO data.yaml with labels/ beside images/, or "
@@ -110,26 +113,36 @@ def find_layout(path: PathText, format: Format | None = None, *, allow_outside: 
 def write_records(
     records: Records,
     folder: PathText,
-    format: Format,
+    format: Format | ShardFormat,
     *,
     split: str = "train",
     images: CopyMode = "copy",
+    shard_images: int | None = None,
     progress: Progress | None = None,
 ) -> int:
     """Write a set with its images to a folder, in the layout of a format; files that are not images are left out.
 
-    COCO gets `annotations/instances_<split>.json` and `images/<split>/`; for the others see `write_voc` and
-    `write_yolo`. Several splits may go to one folder, one call each. Return how many images were written;
+    COCO gets `annotations/instances_<split>.json` and `images/<split>/`; for the others see `write_voc`, `write_yolo`
+    and `write_shards`. Several splits may go to one folder, one call each. Return how many images were written;
     `progress` is called with the number of images copied and of all.
 
     Raises:
         DataError: a file can't be written, none is an image, or the set does not fit what is in the folder.
-        UsageError: the format, split or way to copy images is unknown.
+        UsageError: the format, split or way to copy images is unknown, or does not go with the format.
     """
-    check_choice("format", format, get_args(Format))
+    check_choice("format", format, (*get_args(Format), *get_args(ShardFormat)))
     check_choice("split", split, get_args(Split))
     check_choice("images", images, get_args(CopyMode))
-    write = {"coco": write_coco_folder, "voc": write_voc, "yolo": write_yolo}[format]
+    in_shards = format in get_args(ShardFormat)
+    if in_shards and images == "link":
+        raise UsageError(f"format={format!r} holds the images themselves, which can't be linked. Leave out the links.")
+    if shard_images is not None and not in_shards:
+        raise UsageError(f"shard_images={shard_images!r} is for webdataset and parquet, not for {format!r}.")
     good = only_images(records)
-    write(good, Path(folder), split, images, progress)
+    if in_shards:
+        size = IMAGES_PER_SHARD if shard_images is None else shard_images
+        write_shards(good, Path(folder), split, cast("ShardFormat", format), shard_images=size, progress=progress)
+    else:
+        write = {"coco": write_coco_folder, "voc": write_voc, "yolo": write_yolo}[format]
+        write(good, Path(folder), split, images, progress)
     return len(good)

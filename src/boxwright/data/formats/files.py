@@ -15,6 +15,7 @@ from boxwright.core.files import is_inside, read_bytes, require_file, whole_file
 from boxwright.core.log import get_logger
 from boxwright.data.formats.base import outside
 from boxwright.data.records import PathText, Records
+from boxwright.data.shards import SHARD_SUFFIXES, read_encoded, shard_of
 from boxwright.data.threads import READERS, map_threads
 from boxwright.vision.size import is_image
 
@@ -87,6 +88,8 @@ def exported_names(records: Records) -> list[str]:
         ['a.jpg', 'b/c.jpg']
     """
     names = [os.path.normpath(records.relative_path(i)) for i in range(len(records))]
+    if names and shard_of(records.path(0)) is not None:
+        names = ["/".join((os.path.splitext(os.path.dirname(name))[0], os.path.basename(name))) for name in names]
     if not any(os.path.isabs(name) or name.split(os.sep)[0] == os.pardir for name in names):
         return names
     full = [os.path.abspath(records.path(i)) for i in range(len(records))]
@@ -117,10 +120,12 @@ def only_images(records: Records) -> Records:
     def looks_good(i: int) -> bool:
         path = records.path(i)
         try:
+            if shard_of(path) is not None:
+                return is_image(read_encoded(path)[:_HEAD])
             require_file(path)
             with path.open("rb") as file:
                 return is_image(file.read(_HEAD))
-        except (OSError, ValueError):
+        except (OSError, ValueError, DataError):
             return False
 
     # Waiting for the disk is most of the work, so there are more threads than cores.
@@ -144,11 +149,17 @@ def copy_images(
         try:
             if not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
-                if how == "link":
+                if shard_of(source) is not None:
+                    target.write_bytes(read_encoded(source))
+                elif how == "link":
                     target.symlink_to(os.path.realpath(source))
                 else:
                     shutil.copyfile(source, target)
-            elif not os.path.samefile(source, target) and not filecmp.cmp(source, target, shallow=False):
+            elif (
+                shard_of(source) is None
+                and not os.path.samefile(source, target)
+                and not filecmp.cmp(source, target, shallow=False)
+            ):
                 raise DataError(f"{what} another image is there. Write to an empty folder, or rename one of them.")
         except OSError as error:
             raise DataError(f"{what} {error.strerror}. Check both places.") from error
@@ -201,8 +212,10 @@ def find_images(file: Path, names: Sequence[str], home: Path | None = None) -> t
         for folder in here.values():
             if folder not in listings:
                 listings[folder] = list_files(folder)
-        if any(listings[folder] for folder in here.values()):
-            found[:] = [base in listings[here[below]] for below, base in parts]
+        # The labels say what is in a shard; it may be far away.
+        shards = {n for n, folder in here.items() if n.endswith(SHARD_SUFFIXES) and os.path.isfile(folder)}
+        if shards or any(listings[folder] for folder in here.values()):
+            found[:] = [base in listings[here[below]] or below in shards for below, base in parts]
             for n in strange:
                 found[n] &= is_inside(os.path.join(root, names[n]), root, *([] if home is None else [home]))
         return found

@@ -21,13 +21,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from boxwright.core.errors import BoxwrightError
 from boxwright.core.files import read_bytes
 from boxwright.core.types import Detections
+from boxwright.data.shards import read_encoded
 from boxwright.report.page import element, make_page
 from boxwright.serve.app import App
 from boxwright.serve.ui import pages
 from boxwright.serve.ui.found import LabelledSet, Run, find_pages, find_runs, find_sets
 from boxwright.tasks.data import draw_sample
 from boxwright.tasks.train.pictures import find_pictures
-from boxwright.vision.decode import decode_scaled, read_file, read_image
+from boxwright.vision.decode import decode_image, decode_scaled
 from boxwright.vision.draw import draw_detections
 from boxwright.vision.letterbox import shrink
 
@@ -235,10 +236,10 @@ def _picture(one: LabelledSet, index: int, side: int | None) -> Response:
     records = one.records
     path = records.path(index)
     if side is None:
-        image = read_image(path)
+        image = decode_image(read_encoded(path), str(path))
         true_hw = (image.shape[0], image.shape[1])
     else:
-        image, true_hw = decode_scaled(read_file(path), str(path), (side, side))
+        image, true_hw = decode_scaled(read_encoded(path), str(path), (side, side))
         image = shrink(image, side)
     boxes = records.boxes(index)
     finite = np.flatnonzero(np.isfinite(boxes).all(axis=1))

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from boxwright.core.errors import DataError, UsageError
 from boxwright.core.log import get_logger
-from boxwright.vision.decode import IMAGE_SUFFIXES, check_pixels, decode_image, decode_scaled, list_images, read_file
+from boxwright.data.shards import read_encoded
+from boxwright.vision.decode import IMAGE_SUFFIXES, check_pixels, decode_image, decode_scaled, list_images
 
 _log = get_logger(__name__)
 VIDEO_SUFFIXES = frozenset({".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv", ".ts", ".mjpeg"})
@@ -65,7 +66,7 @@ class EncodedImage:
     def read(self, fit_hw: tuple[int, int] | None = None) -> Frame | Failure:
         """Return the picture, or why it can't be read; with `fit_hw`, decoded as small as `decode_scaled` does."""
         try:
-            data = self.data if isinstance(self.data, bytes) else read_file(self.data)
+            data = self.data if isinstance(self.data, bytes) else read_encoded(self.data)
             if fit_hw is None:
                 return Frame(source=self.source, image=decode_image(data, self.source))
             image, full_hw = decode_scaled(data, self.source, fit_hw)

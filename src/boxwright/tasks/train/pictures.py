@@ -15,7 +15,8 @@ from boxwright.core.files import write_whole
 from boxwright.core.log import get_logger
 from boxwright.core.types import Detections
 from boxwright.data.records import Records
-from boxwright.vision.decode import decode_scaled, read_file
+from boxwright.data.shards import read_encoded
+from boxwright.vision.decode import decode_scaled
 from boxwright.vision.draw import contact_sheet, draw_dashed, draw_detections
 from boxwright.vision.letterbox import PAD_VALUE, fit_hw, resize
 
@@ -74,7 +75,7 @@ def drop_pictures(folder: Path, *, after: int) -> None:
 def _draw(records: Records, at: int, state: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8] | None:
     """Return an image with its boxes, fitted into a tile; None if it can't be read."""
     try:
-        image, size_hw = decode_scaled(read_file(records.path(at)), str(records.path(at)), (_TILE_PX, _TILE_PX))
+        image, size_hw = decode_scaled(read_encoded(records.path(at)), str(records.path(at)), (_TILE_PX, _TILE_PX))
     except DataError:  # scoring has left it out with a warning
         return None
     of_image = state["detection_image_ids"] == records.image_ids[at]

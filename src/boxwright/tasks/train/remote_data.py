@@ -21,6 +21,7 @@ from boxwright.core.errors import DataError
 from boxwright.core.files import locked, require_file, walk_once, whole_file
 from boxwright.core.log import get_logger
 from boxwright.data.formats import find_layout
+from boxwright.data.shards import ELSEWHERE, SHARD_SUFFIXES
 from boxwright.launchers.files import carried_file
 from boxwright.tasks.train.config import TrainConfig
 from boxwright.tasks.train.run_store import file_marks, inside
@@ -76,7 +77,8 @@ def fetch(url: str) -> Path:
     """Return a local copy of what a URL holds: a folder, or a tar or zip file of one.
 
     It is kept in `data` of the cache (`~/.cache/boxwright`, moved by BOXWRIGHT_CACHE) and fetched again when it has
-    changed. Several processes of a machine fetch it once.
+    changed. Several processes of a machine fetch it once. Of a set in shards only the labels are fetched; the shards
+    follow when their images are needed (see `boxwright.data.shards`).
 
     Raises:
         DataError: there is nothing there, it can't be read or it can't be unpacked.
@@ -131,8 +133,11 @@ def _is_readable(path: str) -> bool:
 
 
 def _download(system: Any, path: str, found: dict[str, dict[str, Any]], folder: Path, url: str) -> None:
-    size = sum(int(info.get("size") or 0) for info in found.values())
-    _log.info("Fetching %s: %d files, %.1f MB, into %s.", url, len(found), size / 1e6, folder.parent.parent)
+    shards = _shards(found)
+    size = sum(int(info.get("size") or 0) for name, info in found.items() if name not in shards)
+    _log.info(
+        "Fetching %s: %d files, %.1f MB, into %s.", url, len(found) - len(shards), size / 1e6, folder.parent.parent
+    )
     if path.endswith(SUFFIXES) and list(found) == [PurePosixPath(path).name]:
         archive = folder.with_name("archive")
         with _reading(url):
@@ -140,15 +145,24 @@ def _download(system: Any, path: str, found: dict[str, dict[str, Any]], folder: 
         unpack(archive, folder, name=url)
         archive.unlink()
         return
-    names = sorted(found)
-    for place in {(folder / name).parent for name in names}:
+    for place in {(folder / name).parent for name in found}:
         place.mkdir(parents=True, exist_ok=True)
+    for name in shards:
+        (folder / name).touch()
+        (folder / name).with_name(ELSEWHERE).write_text(f"{url.rstrip('/')}/{PurePosixPath(name).parent}\n")
+    names = sorted(set(found) - shards)
     for start in range(0, len(names), _AT_ONCE):
         group = names[start : start + _AT_ONCE]
         with _reading(url):
             system.get([found[name]["name"] for name in group], [str(folder / name) for name in group])
     if missing := [name for name in names if not (folder / name).is_file()]:
         raise DataError(f"{missing[0]!r} of {url!r} could not be fetched. Start again when nothing is writing there.")
+
+
+def _shards(found: Collection[str]) -> set[str]:
+    """Return the files that are shards of a set, whose labels are beside them."""
+    has_labels = any(PurePosixPath(name).match("annotations/*.json") for name in found)
+    return {name for name in found if has_labels and name.endswith(SHARD_SUFFIXES)}
 
 
 def _find_root(folder: Path) -> Path:
