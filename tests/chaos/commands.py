@@ -16,7 +16,7 @@ from chaos.jobs import Job
 from chaos.leftovers import find_torn, wait_for_orphans
 
 CODES = range(7)
-_LIMIT_S = 180.0
+_LIMIT_S, _LIMIT_TIMES = 180.0, 5.0  # for a command to end: the larger of this and this many times its duration
 _LIBRARIES = (".ses", "torchinductor_")  # temporary files of ONNX Runtime and torch
 
 
@@ -26,6 +26,11 @@ class Undisturbed:
 
     seconds: float
     result: Any
+
+    @property
+    def limit_s(self) -> float:
+        """How long a command may take to end."""
+        return max(_LIMIT_S, _LIMIT_TIMES * self.seconds)
 
 
 def start(words: list[str], folder: Path, name: str) -> subprocess.Popen[bytes]:
@@ -79,11 +84,11 @@ def try_moment(job: Job, folder: Path, whole: Undisturbed, plan: tuple[float, st
             faults.append(f"exit code {process.returncode} without a kill")
         return faults or None
     try:
-        code = process.wait(_LIMIT_S)
+        code = process.wait(whole.limit_s)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-        return [f"it did not end in {_LIMIT_S:.0f} s", *wait_for_orphans(known, 5)]
+        return [f"it did not end in {whole.limit_s:.0f} s", *wait_for_orphans(known, 5)]
     hit_parent = target.pid == process.pid
     faults = [f"left a process: {one}" for one in wait_for_orphans(known)]
     log = (folder / "first.log").read_text(errors="replace")
@@ -134,7 +139,7 @@ def _is_helper(process: psutil.Process) -> bool:
 def _run_again(job: Job, folder: Path, whole: Undisturbed) -> list[str]:
     process = start(job.again(folder), folder, "again")
     try:
-        code = process.wait(_LIMIT_S)
+        code = process.wait(whole.limit_s)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
