@@ -4,6 +4,7 @@ The engine is hotcoco: the fastest of the evaluators in benchmarks/coco_evaluato
 recall equal those of pycocotools bit for bit.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -30,6 +31,10 @@ _COLUMNS: dict[str, tuple[DTypeLike, tuple[int, ...]]] = {
     "detection_scores": (np.float64, ()),
     "detection_class_ids": (np.int64, ()),
 }
+
+
+_JOINED = 1000  # images whose arrays are joined: an array of its own takes a hundred bytes more
+_MOST_ROWS = 1_000_000  # truth boxes and detections that the engine gets at once; it takes some 300 bytes for each
 
 
 class CocoEvaluator:
@@ -76,6 +81,7 @@ class CocoEvaluator:
         self._max_detections = (limits[0], limits[1], limits[2])
         self._seen: set[int] = set()
         self._chunks: dict[str, list[NDArray[Any]]] = {column: [] for column in _COLUMNS}
+        self._unjoined = 0  # of the chunks of each column
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -186,11 +192,12 @@ class CocoEvaluator:
         the call would hang. Spawned processes are fine.
         """
         state = self.state()
-        return read_metrics(run_engine(state), state)
+        return _to_metrics(_make_tables(state), state)
 
     def _columns(self) -> dict[str, NDArray[Any]]:
         for column, (dtype, row) in _COLUMNS.items():
             self._chunks[column] = [np.concatenate([np.zeros((0, *row), dtype), *self._chunks[column]])]
+        self._unjoined = 0
         return {column: chunks[0] for column, chunks in self._chunks.items()}
 
     def _append(self, values: Mapping[str, ArrayLike], *, source: str) -> None:
@@ -215,8 +222,13 @@ class CocoEvaluator:
         if twice:
             raise UsageError(f"{source}: image_id={twice[0]!r} is there twice. Add every image once.")
         self._seen.update(ids.tolist())
+        self._unjoined += 1
         for column, array in rows.items():
-            self._chunks[column].append(array)
+            chunks = self._chunks[column]
+            chunks.append(array)
+            if self._unjoined == _JOINED:
+                chunks[-_JOINED:] = [np.concatenate(chunks[-_JOINED:])]
+        self._unjoined %= _JOINED
 
 
 def run_engine(state: Mapping[str, NDArray[Any]]) -> COCOeval:
@@ -231,7 +243,40 @@ def run_engine(state: Mapping[str, NDArray[Any]]) -> COCOeval:
 
 def read_metrics(engine: COCOeval, state: Mapping[str, NDArray[Any]]) -> CocoMetrics:
     """Return the numbers of an engine that has evaluated a state."""
-    tables = cast(dict[str, Any], engine.eval)
+    return _to_metrics(cast(dict[str, Any], engine.eval), state)
+
+
+def _make_tables(state: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Return the engine's tables of a state. Classes are independent, so those of a large set come in groups."""
+    classes = len(state["names"])
+    rows = sum(np.bincount(state[f"{kind}_class_ids"], minlength=classes) for kind in ("truth", "detection"))
+    cuts, taken = [0], 0
+    for class_id, count in enumerate(np.asarray(rows).tolist()):
+        if taken and taken + count > _MOST_ROWS:
+            cuts.append(class_id)
+            taken = 0
+        taken += count
+    if len(cuts) == 1:
+        return cast(dict[str, Any], run_engine(state).eval)
+    groups = [run_engine(_of_classes(state, *group)).eval for group in itertools.pairwise([*cuts, classes])]
+    # The axes end with class, area and limit.
+    return {
+        name: np.concatenate([np.asarray(one[name]) for one in groups], axis=-3) for name in ("precision", "recall")
+    }
+
+
+def _of_classes(state: Mapping[str, NDArray[Any]], first: int, end: int) -> dict[str, NDArray[Any]]:
+    """Return the state of some of the classes, with all images."""
+    part = {**state, "names": state["names"][first:end]}
+    for kind in ("truth", "detection"):
+        class_ids = state[f"{kind}_class_ids"]
+        rows = (class_ids >= first) & (class_ids < end)
+        part |= {column: state[column][rows] for column in _COLUMNS if column.startswith(kind)}
+        part[f"{kind}_class_ids"] -= first
+    return part
+
+
+def _to_metrics(tables: Mapping[str, Any], state: Mapping[str, NDArray[Any]]) -> CocoMetrics:
     to_find = state["truth_class_ids"][~state["truth_crowd"]]
     first, second, last = state["max_detections"].tolist()
     return CocoMetrics.from_tables(

@@ -209,3 +209,31 @@ def test_limits_that_do_not_rise_are_refused(limits: Any) -> None:
 def test_class_names_must_be_there_and_differ(names: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         CocoEvaluator(names)
+
+
+def many_images() -> CocoEvaluator:
+    """Return an evaluator of 30 images with three classes, one of which is rare."""
+    names, rng = ("cat", "cow", "dog"), np.random.default_rng(3)
+    evaluator = CocoEvaluator(names)
+    for image_id in range(30):
+        low = rng.uniform(0, 100, (4, 2))
+        boxes = np.concatenate((low, low + rng.uniform(10, 90, (4, 2))), axis=1)
+        classes = rng.choice(3, 4, p=[0.6, 0.02, 0.38])
+        near = boxes + rng.normal(0, 3, boxes.shape)
+        rows = [(box, int(c), float(s)) for box, c, s in zip(near, classes, rng.random(4), strict=True)]
+        evaluator.add(
+            image_id=image_id, size_hw=SIZE_HW, truth_boxes_xyxy=boxes, truth_class_ids=classes,
+            detections=found(*rows, names=names),
+        )  # fmt: skip
+    return evaluator
+
+
+@pytest.mark.parametrize("most_rows", [1, 60, 150])
+def test_a_set_that_is_evaluated_in_groups_of_classes_has_the_same_numbers(
+    most_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = many_images().evaluate().to_dict()
+    assert 0.1 < expected["AP"] < 0.9
+    monkeypatch.setattr("boxwright.evaluation.coco._MOST_ROWS", most_rows)
+    monkeypatch.setattr("boxwright.evaluation.coco._JOINED", 7)
+    assert many_images().evaluate().to_dict() == expected
