@@ -258,7 +258,8 @@ def _make_tables(state: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         taken += count
     if len(cuts) == 1:
         return cast(dict[str, Any], run_engine(state).eval)
-    groups = [run_engine(_of_classes(state, *group)).eval for group in itertools.pairwise([*cuts, classes])]
+    parts = (_of_classes(state, *group) for group in itertools.pairwise([*cuts, classes]))
+    groups = [cast(dict[str, Any], run_engine(part).eval) for part in parts]
     # The axes end with class, area and limit.
     return {
         name: np.concatenate([np.asarray(one[name]) for one in groups], axis=-3) for name in ("precision", "recall")
