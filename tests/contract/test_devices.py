@@ -222,7 +222,7 @@ class TestHpu:
         (tmp_path / "other.txt").write_text("linear\nbatch_norm\n")
         with pytest.raises(UsageError, match="bf16_ops and fp32_ops: 'linear'"):
             kind(DeviceOptions(bf16_ops=tmp_path / "other.txt", fp32_ops=ops))
-        with pytest.raises(UsageError, match="precision='16'.*'hpu'"):
+        with pytest.raises(UsageError, match=r"precision='16'.*'hpu'"):
             TorchNano(device="hpu", precision=16)
         with pytest.raises(UsageError, match="there are 8"):
             TorchNano(device="hpu", num_processes=9)

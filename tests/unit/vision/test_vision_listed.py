@@ -262,7 +262,7 @@ def test_images_of_characters_have_one_channel(tmp_path) -> None:
 
 
 def test_a_set_of_torchvision_that_is_left_out_names_what_to_use_and_the_docs_name_it() -> None:
-    with pytest.raises(AttributeError, match="'CelebA'.*ImageFolder"):
+    with pytest.raises(AttributeError, match=r"'CelebA'.*ImageFolder"):
         _ = datasets.CelebA
     with pytest.raises(AttributeError, match=r"has no attribute 'CelebB'$"):
         _ = datasets.CelebB
