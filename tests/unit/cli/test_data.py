@@ -89,5 +89,5 @@ def test_cache_shows_what_is_kept_and_removes_it(
     (tmp_path / "tiles" / "one.bin").write_bytes(bytes(2_500_000))
     assert "resized images: 2.5 MB in 1 files" in boxwright("data", "cache").out
     removed = json.loads(boxwright("data", "cache", "--clear", "--json").out)
-    assert [(cache["name"], cache["files"]) for cache in removed] == [("labels", 0), ("reports", 0), ("tiles", 1)]
+    assert {cache["name"]: cache["files"] for cache in removed if cache["files"]} == {"tiles": 1}
     assert not (tmp_path / "tiles" / "one.bin").exists()
