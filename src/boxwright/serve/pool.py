@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -82,10 +82,11 @@ class Pool:
             CheckpointError: the model can't be loaded, or fails its self-check.
             WorkerError: a worker died while it loaded the model.
         """
+        starting = [self._begin(self._start(number)) for number in range(len(self.plan.cpus))]
         try:
-            await asyncio.gather(*(self._start(number) for number in range(len(self.plan.cpus))))
+            await asyncio.gather(*starting)
         except BaseException:
-            await self.close()
+            await self.close()  # also those that still load
             raise
 
     @contextmanager
@@ -146,7 +147,8 @@ class Pool:
         """Give up a request: its client has left."""
         if not job.answer.done():
             job.answer.cancel()
-        self._forget(job)
+        if not job.started:  # its worker may hang, which the timer notices
+            self._forget(job)
 
     async def close(self, *, within_s: float = 0.0) -> None:
         """Wait until no request uses the pool, then end the workers."""
@@ -179,13 +181,12 @@ class Pool:
 
     def _expire(self, job: Job) -> None:
         """Answer a request whose deadline has passed; a worker that does not return from it is replaced."""
-        if job.answer.done():
-            return
-        self._metrics.rejections.add(self.name, "deadline")
         for worker in self._workers.values():
             if job.head.get("id") in worker.busy_with:
                 asyncio.get_running_loop().call_later(_HANG_S, worker.kill_if_hanging, job.head["id"])
-        self._fail(job, 504, f"There was no answer within {self._config.timeout_s:g} s.")
+        if not job.answer.done():
+            self._metrics.rejections.add(self.name, "deadline")
+            self._fail(job, 504, f"There was no answer within {self._config.timeout_s:g} s.")
 
     def _fail(self, job: Job, status: int, text: str) -> None:
         if not job.answer.done():
@@ -228,6 +229,7 @@ class Pool:
             job = self._jobs.pop(number)
             job.started = False
             if job.answer.done():
+                self._forget(job)
                 continue
             if job.tries < _TRIES and not self._closed:
                 self._queue.appendleft(job)
@@ -235,10 +237,14 @@ class Pool:
                 self._fail(job, 503, "The worker died; so did the one before it on this request.")
         if not self._closed:
             self._metrics.restarts.add(self.name)
-            task = asyncio.get_running_loop().create_task(self._restart(worker.number))
-            self._starts.add(task)
-            task.add_done_callback(self._starts.discard)
+            self._begin(self._restart(worker.number))
             self.dispatch()
+
+    def _begin(self, start: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(start)
+        self._starts.add(task)
+        task.add_done_callback(self._starts.discard)
+        return task
 
     async def _start(self, number: int) -> None:
         values = self.plan.start_values(self._config, self.name, number)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -54,25 +55,16 @@ class WorkerProcess(asyncio.Protocol):
 
         Raises:
             CheckpointError: it can't load the model.
-            WorkerError: it died.
+            WorkerError: it died, or the system has no room for another process.
         """
         loop = asyncio.get_running_loop()
-        ours, theirs = socket_pair()
-        ours.setblocking(False)
-        values = json.dumps(self._values | {"connection": theirs.fileno()})
-        command = [sys.executable, "-P", "-m", "boxwright.serve.worker", values]
-        env = os.environ | {MAX_PIXELS: str(self._max_pixels)}
-
-        def spawn() -> subprocess.Popen[bytes]:
-            with theirs:
-                return subprocess.Popen(
-                    command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(), env=env
-                )
-
         self._first: asyncio.Future[Head] = loop.create_future()
         self._ended: asyncio.Future[int] = loop.create_future()
-        # Not in the event loop: starting a process takes milliseconds. It can't be cancelled halfway either.
-        self._process = await asyncio.shield(asyncio.to_thread(spawn))
+        try:
+            # Not in the event loop: starting a process takes milliseconds. It can't be cancelled halfway either.
+            self._process, ours = await asyncio.shield(asyncio.to_thread(self._spawn))
+        except OSError as error:
+            raise WorkerError(f"A worker of {self._values['name']!r} can't be started: {error.strerror}.") from error
         self.pid = self._process.pid
         self._transport, _ = await loop.create_connection(lambda: self, sock=ours)
         try:
@@ -85,6 +77,23 @@ class WorkerProcess(asyncio.Protocol):
             raise CheckpointError(f"The model {self._values['name']!r} can't be served: {first['error']}")
         self.ready = True
         return dict(first["ready"])
+
+    def _spawn(self) -> tuple["subprocess.Popen[bytes]", socket.socket]:
+        ours, theirs = socket_pair()
+        with theirs:
+            values = json.dumps(self._values | {"connection": theirs.fileno()})
+            command = [sys.executable, "-P", "-m", "boxwright.serve.worker", values]
+            env = os.environ | {MAX_PIXELS: str(self._max_pixels)}
+            out = sys.stderr.fileno()
+            try:
+                process = subprocess.Popen(
+                    command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=out, env=env
+                )
+            except OSError:
+                ours.close()
+                raise
+        ours.setblocking(False)
+        return process, ours
 
     def send(self, head: Head, body: bytes) -> None:
         """Send a request."""
