@@ -3,6 +3,7 @@
 A stopped worker (SIGSTOP) holds its requests for as long as a test wants.
 """
 
+import json
 import os
 import signal
 import socket
@@ -203,15 +204,30 @@ def test_reloading_under_load_fails_no_request(model: Path, expected: list[dict[
     check_reloads_under_load(model, expected, 3)
 
 
-def test_a_request_whose_body_is_on_its_way_while_the_model_changes_is_answered(model: Path) -> None:
-    with start(model) as server, socket.create_connection(("127.0.0.1", server.port)) as client:
+def begin(client: socket.socket, path: str, body: bytes) -> None:
+    """Send all of a request but its body, and wait until the server reads that."""
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n"
+    client.sendall(f"{head}Content-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n".encode())
+    assert client.recv(100).startswith(b"HTTP/1.1 100")
+
+
+def test_a_request_whose_body_is_on_its_way_while_the_model_changes_is_answered_by_the_old_one(model: Path) -> None:
+    pixels = {"name": "pixels", "datatype": "UINT8", "shape": [1, 1, 1, 3], "data": [0, 0, 0]}
+    text = json.dumps({"inputs": [pixels]}).encode()
+    with (
+        start(model) as server,
+        socket.create_connection(("127.0.0.1", server.port)) as one,
+        socket.create_connection(("127.0.0.1", server.port)) as other,
+    ):
         before = server.workers()
-        head = f"POST /predict HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n"
-        client.sendall(f"{head}Content-Length: {len(PICTURE)}\r\nExpect: 100-continue\r\n\r\n".encode())
-        assert client.recv(100).startswith(b"HTTP/1.1 100")  # the server reads the body
+        begin(one, "/predict", PICTURE)
+        begin(other, "/v2/models/toy/infer", text)
         assert reload(server).json["version"] == 2
-        client.sendall(PICTURE)
-        assert client.recv(100).startswith(b"HTTP/1.1 200")
+        one.sendall(PICTURE)
+        other.sendall(text)
+        assert one.recv(100).startswith(b"HTTP/1.1 200")
+        with other.makefile("rb") as answer:
+            assert b'"model_version": "1"' in answer.read()
         server_process = psutil.Process(server.process.pid)
         until(lambda: not {child.pid for child in server_process.children()} & set(before))
 
@@ -306,7 +322,9 @@ def test_it_answers_probes_before_the_models_are_there(model: Path) -> None:
         assert (early.status, early.json) == (503, {"ready": False})
         assert refused.status == 503
         assert refused.headers["retry-after"] == "1"
-        until(lambda: server.get("/healthz/ready").status == 200)
+        process.send_signal(signal.SIGHUP)  # loads them again, as soon as they are there
+        until(lambda: server.get("/models").json["models"][0]["version"] == 2)
+        assert server.get("/healthz/ready").status == 200
         assert server.predict(PICTURE).status == 200
     finally:
         process.terminate()

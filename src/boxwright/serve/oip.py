@@ -59,7 +59,7 @@ async def _answer_model(app: "App", request: "Request", model: ServedModel, rest
 async def _infer(app: "App", request: "Request", model: ServedModel) -> None:
     request.route = "infer"
     await app.start_if_mounted()
-    pool = find_pool(app, model.pool)
+    pool, version = find_pool(app, model.pool), model.version  # before a new one is loaded
     length = request.headers.get(HEADER_LENGTH.encode())
     if length is not None and not (length.isdigit() and len(length) < 12):
         raise Refusal(400, "Inference-Header-Content-Length must be a number.")
@@ -75,7 +75,7 @@ async def _infer(app: "App", request: "Request", model: ServedModel) -> None:
                 "deadline": deadline,
                 "header_length": None if length is None else int(length),
                 "max_images": app.config.max_images,
-                "version": str(model.version),
+                "version": str(version),
             }
             answer = await ask(pool, head, data, deadline, request.receive)
     finally:

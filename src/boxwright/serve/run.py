@@ -119,13 +119,13 @@ async def _serve(
     host, port = listener.getsockname()[:2]
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     loop = asyncio.get_running_loop()
+    with suppress(ValueError, RuntimeError):  # not in the main thread
+        loop.add_signal_handler(signal.SIGHUP, app.hang_up)  # while the models are loaded it would end the process
     serving = loop.create_task(_until_drained(app, server, listener))
     starting = loop.create_task(app.start())
     await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
     try:
         if starting.done() and not starting.exception():
-            with suppress(ValueError, RuntimeError):  # not in the main thread
-                loop.add_signal_handler(signal.SIGHUP, app.hang_up)
             if ready is not None:
                 ready(address)
         elif starting.done():
