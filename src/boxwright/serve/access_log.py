@@ -6,6 +6,9 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from boxwright.core.errors import UsageError
+from boxwright.core.log import get_logger
+
+_log = get_logger(__name__)
 
 
 class AccessLog:
@@ -24,10 +27,21 @@ class AccessLog:
             return
 
     def reopen(self) -> None:
-        """Open the file again, after it was renamed."""
+        """Open the file again, after it was renamed; if that fails, the old one gets the lines."""
+        if self._path == "-":
+            return
+        try:
+            new = self._open()
+        except UsageError as error:
+            _log.error("%s", error)
+            return
+        self._file.close()
+        self._file = new
+
+    def close(self) -> None:
+        """Close the file; later lines are lost."""
         if self._path != "-":
             self._file.close()
-            self._file = self._open()
 
     def _open(self) -> TextIO:
         if self._path == "-":

@@ -159,6 +159,8 @@ class App:
         """Finish the accepted requests and end the workers."""
         self.draining = True
         await self.models.close()
+        if self.log is not None:
+            self.log.close()
 
     async def _live_with(self, receive: Receive, send: Send) -> None:
         await receive()
