@@ -309,8 +309,6 @@ def test_several_processes_answer_in_order_and_end(traced: tuple[nn.Module, Opti
     finally:
         several.close()
     assert psutil.Process().children(recursive=True) == before
-    with pytest.raises(UsageError, match="There is no example"):
-        InferenceOptimizer.to_multi_instance(model, 2)
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,25 @@ from uuid import uuid4
 import torch
 from torch import nn
 
-from boxwright.core.batches import TARGETS, BatchForm, is_loader
+from boxwright.core.batches import TARGETS, BatchForm, Call, is_loader
 from boxwright.core.errors import CheckpointError, UsageError, check_choice
 from boxwright.core.types import Precision
 from boxwright.optimize.accuracy import Direction
 from boxwright.optimize.budget import Budget
 from boxwright.optimize.dynamic import Dynamic, FreeAxes
 from boxwright.optimize.metrics import MetricScorer
-from boxwright.optimize.model import Conversion, LoadOptions, OptimizedModel
-from boxwright.optimize.model_case import ModelCase, example_call, fitting_samples, own_loader, take_samples
+from boxwright.optimize.model import Conversion, LoadOptions, OptimizedModel, Unconverted
+from boxwright.optimize.model_case import (
+    ModelCase,
+    brings_example,
+    example_call,
+    fitting_samples,
+    own_loader,
+    take_samples,
+)
 from boxwright.optimize.module import as_module
+from boxwright.optimize.nano_names import choose_int8, choose_ipex, takes_nano_names
+from boxwright.optimize.weights import WEIGHTS, load_weights, save_weights
 from boxwright.runtimes.artifact import is_artifact, note_changes
 from boxwright.runtimes.base import Choice, Hint
 from boxwright.runtimes.calibrate import Calibration
@@ -33,11 +42,13 @@ class Conversions:
     """The methods of `InferenceOptimizer` that convert, save and load one model; they need no instance."""
 
     @staticmethod
+    @takes_nano_names
     def trace(
         model: nn.Module,
         input_sample: Any = None,
-        accelerator: str = "jit",
+        accelerator: str | None = "jit",
         *,
+        use_ipex: bool = False,
         precision: str | Precision = "fp32",
         channels_last: bool = False,
         training_data: Any = None,
@@ -54,8 +65,10 @@ class Conversions:
 
         Args:
             model: any module.
-            input_sample: an example of its inputs (see `optimize`); by default from the training data or the model.
-            accelerator: a runtime: eager, jit, compile, openvino, onnxruntime or ipex.
+            input_sample: an example of its inputs (see `optimize`); by default from the training data or the model. If
+                there is none, the first call of the result converts the model.
+            accelerator: a runtime: eager, jit, compile, openvino, onnxruntime or ipex; None for plain PyTorch (eager).
+            use_ipex: use Intel's extension; where it is not installed, PyTorch's kernels, channels last.
             precision: fp32, bf16 or fp16.
             channels_last: whether image tensors are channels last inside.
             training_data: a loader or one batch of real inputs; what varies in them may vary later.
@@ -71,12 +84,18 @@ class Conversions:
             ConversionError: the model can't be converted, or its outputs are too far from the original's.
             MissingDependencyError: the runtime's packages are not installed.
         """
-        choice = Choice(runtime=accelerator, precision=Precision.parse(precision), channels_last=channels_last)
+        choice = Choice(
+            runtime=accelerator or "eager", precision=Precision.parse(precision), channels_last=channels_last
+        )
         if choice.precision is Precision.INT8:
             raise UsageError("trace() converts in float. Use quantize(…, calib_data=…) for int8.")
+        if use_ipex:
+            choice = choose_ipex(choice)
         options, example = LoadOptions.of(**load), getattr(model, "example", None)
         model = find_original(model, "trace")
         form = make_form(model, target)
+        if input_sample is None and training_data is None and example is None and not brings_example(model):
+            return convert_later(model, choice, options, dynamic=dynamic, max_distance=max_distance, folder=folder)
         call = example_call(form, model, training_data, input_sample, known=example)
         samples: tuple[tuple[Any, ...], ...] = ()
         data = input_sample if is_loader(input_sample) else training_data
@@ -89,13 +108,17 @@ class Conversions:
         return as_module(convert(model, call, options), model)
 
     @staticmethod
+    @takes_nano_names
     def quantize(
         model: nn.Module,
         calib_data: Any = None,
-        accelerator: str = "openvino",
+        accelerator: str | None = "",
         *,
+        precision: str | Precision = "int8",
+        use_ipex: bool = False,
+        channels_last: bool = False,
         input_sample: Any = None,
-        method: str = "",
+        method: str | None = "",
         keep_float: Sequence[str] = (),
         calibration_samples: int = CALIBRATION_SAMPLES,
         target: str | Sequence[str] | None = None,
@@ -108,15 +131,20 @@ class Conversions:
         folder: str | Path | None = None,
         **load: Any,
     ) -> OptimizedModel:
-        """Return the model in int8, with value ranges measured on real inputs.
+        """Return the model in int8, with value ranges measured on real inputs, or in bf16 or fp16.
 
         Args:
             model: any module, or a converted one whose original is known.
             calib_data: a loader or one batch of real inputs; by default the loader that a Lightning module brings.
-            accelerator: a runtime: int8 (PyTorch), compile, openvino, onnxruntime or ipex.
+            accelerator: a runtime: int8 (PyTorch), compile, openvino, onnxruntime or ipex; None for PyTorch. The
+                default is openvino for int8, and PyTorch for bf16.
+            precision: int8; or bf16 or fp16, for which this is `trace`.
+            use_ipex: use Intel's extension (see `trace`).
+            channels_last: whether image tensors are channels last inside; for bf16.
             input_sample: an example of the inputs; by default the first batch of `calib_data`.
-            method: a variant, where a runtime has several: "qlinear" or "integer" for onnxruntime, "bf16" (the rest
-                runs in bfloat16) or "nncf" (NNCF chooses the layers) for openvino.
+            method: a variant, where a runtime has several: "qlinear" or "integer" (which needs no `calib_data`) for
+                onnxruntime, "bf16" (the rest runs in bfloat16) or "nncf" (NNCF chooses the layers) for openvino;
+                BigDL-Nano's "fx", "eager" and "ipex" for PyTorch.
             keep_float: module names that are not quantised.
             calibration_samples: how many batches of `calib_data` to use.
             target: the key of the target in batches that are dictionaries (see `optimize`).
@@ -138,19 +166,28 @@ class Conversions:
             MissingDependencyError: the runtime's packages are not installed.
         """
         check_samples(calibration_samples)
+        if Precision.parse(precision) is not Precision.INT8:
+            for name, value in {"method": method, "keep_float": keep_float, "metric": metric}.items():
+                if value:
+                    raise UsageError(f"{name} is for precision='int8', not {str(precision)!r}. Leave it out.")
+            return Conversions.trace(
+                model, input_sample, accelerator, use_ipex=use_ipex, precision=precision, channels_last=channels_last,
+                training_data=calib_data, target=target, dynamic=dynamic, max_distance=max_distance, folder=folder,
+                **load,
+            )  # fmt: skip
+        choice = choose_int8(accelerator, method, use_ipex=use_ipex, channels_last=channels_last)
         options, example = LoadOptions.of(**load), getattr(model, "example", None)
         model = find_original(model, "quantize")
         if (metric is None) != (accuracy_criterion is None):
             raise UsageError("metric and accuracy_criterion go together: give both, or neither.")
         form = make_form(model, target)
-        data = own_loader(model) if calib_data is None else calib_data
+        if calib_data is None and choice.mode == "integer" and input_sample is None and not brings_example(model):
+            return convert_later(model, choice, options, dynamic=dynamic, max_distance=max_distance, folder=folder)
+        data = own_loader(model) if calib_data is None and choice.mode != "integer" else calib_data
         call = example_call(form, model, data, input_sample, known=None if calib_data is not None else example)
-        if accelerator == "onnxruntime" and not method:
-            method = "qlinear"
-        choice = Choice(runtime=accelerator, precision=Precision.INT8, mode=method)
         fixed = Source.of(model, *call, free_batch=False)
         by_sample = isinstance(input_sample, Mapping)
-        taken = take_samples(data, form, fixed, calibration_samples, by_sample=by_sample)
+        taken = [] if data is None else take_samples(data, form, fixed, calibration_samples, by_sample=by_sample)
         axes = FreeAxes(dynamic=dynamic, seen=tuple(taken))
         if metric is not None:
             if keep_float:
@@ -170,7 +207,7 @@ class Conversions:
             return as_module(budget.search(case, choice, folder, options), model)
         convert = Conversion(
             choice=choice,
-            calibration=Calibration(samples=taken, keep_float=tuple(keep_float)),
+            calibration=None if data is None else Calibration(samples=taken, keep_float=tuple(keep_float)),
             axes=axes,
             max_distance=max_distance,
             folder=folder,
@@ -178,28 +215,35 @@ class Conversions:
         return as_module(convert(model, call, options), model)
 
     @staticmethod
-    def save(model: OptimizedModel, path: str | Path, *, compression: str | None = None) -> None:
+    def save(model: nn.Module, path: str | Path, compression: str | None = None) -> None:
         """Copy a converted model's artifact to a new folder, which runs elsewhere without anything else.
 
+        Of a module that is not converted, such as the original, the weights are written; `load` needs the module then.
+
         Args:
-            model: a converted model.
+            model: a converted model, or a module.
             path: the new folder.
             compression: "bf16" to store float32 weights in bfloat16, which halves the file and rounds the weights; they
-                are float32 again when loaded. For the accelerators eager and int8; OpenVINO has precision="fp16".
+                are float32 again when loaded. For modules and the accelerators eager and int8; OpenVINO has
+                precision="fp16".
 
         Raises:
             UsageError: the model has no artifact, can't be compressed, or the folder is not empty.
         """
-        if compression is not None:
-            check_choice("compression", compression, ("bf16",))
-        if not isinstance(model, OptimizedModel) or model.folder is None:
-            raise UsageError(
-                f"{type(model).__name__!r} was not made by an optimizer, so there is no artifact to copy. "
-                "Use torch.save for a module."
-            )
+        check_choice("compression", compression or "fp32", ("bf16", "fp32"))
+        if compression == "fp32":
+            compression = None
         target = Path(path)
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise UsageError(f"{str(target)!r} is not an empty folder. Choose a new one.")
+        if not isinstance(model, OptimizedModel):
+            save_weights(model, target, rounded=compression is not None)
+            return
+        if isinstance(model.graph, Unconverted) or model.folder is None:
+            raise UsageError(
+                "This model has no artifact to copy. Get one from get_model(), trace(), quantize() or load(); one that "
+                "was traced without input_sample has it after its first call."
+            )
         if compression is not None and not (model.folder / TENSORS).is_file():
             raise UsageError(
                 f"compression={compression!r} does not apply to this model: its weights are in no file of their own. "
@@ -213,19 +257,20 @@ class Conversions:
     @staticmethod
     def load(
         path: str | Path,
+        model: nn.Module | None = None,
         *,
         thread_num: int | None = None,
         hint: Hint | None = None,
         streams: int | None = None,
         trust: bool = False,
-        model: nn.Module | None = None,
         **options: Any,
-    ) -> OptimizedModel:
+    ) -> Any:
         """Return the model in an artifact folder.
 
         Args:
             path: the folder.
-            model: the original, whose attributes, parameters and methods the loaded model then has.
+            model: the original, whose attributes, parameters and methods the loaded model then has. Where `save` wrote
+                the weights of a module, they are loaded into this one.
             options: `output_tensors=False` to get arrays even for tensors; `openvino_config`, a dictionary of
                 OpenVINO's properties; `session_options`, ONNX Runtime's own.
             thread_num: computing threads for one call; None leaves it to the runtime.
@@ -242,6 +287,10 @@ class Conversions:
         """
         how = LoadOptions.of(thread_num=thread_num, hint=hint, streams=streams, **options)
         folder = Path(path)
+        if (folder / WEIGHTS).is_file() and not is_artifact(folder):
+            if how != LoadOptions():
+                raise UsageError(f"{str(folder)!r} holds the weights of a module. Give the module only.")
+            return load_weights(folder, model)
         if not is_artifact(folder):
             raise CheckpointError(f"{str(folder)!r} holds no artifact.json: it is not an artifact.")
         return as_module(how.open(folder, trust=trust), model)
@@ -257,34 +306,48 @@ class Conversions:
     @staticmethod
     def to_multi_instance(
         model: nn.Module,
-        num_processes: int,
+        num_processes: int | None = None,
+        cores_per_process: int | None = None,
+        cpu_for_each_process: Sequence[Sequence[int]] | None = None,
         *,
         input_sample: Any = None,
         cores: Sequence[Sequence[int]] | None = None,
     ) -> OptimizedModel:
         """Return a model that is called like the given one and runs in several processes, each on its own cores.
 
-        One call goes to one process; a list of calls, and `map(batches)`, keep all of them busy, with results in order.
-        Call `close()` at the end.
+        One call goes to one process; a list or a loader of calls, and `map(batches)`, keep all of them busy, with
+        results in order. Call `close()` at the end.
 
         Args:
             model: a converted model, or any module, which is converted to run as it is (`eager`).
-            num_processes: how many processes.
-            input_sample: an example of a module's inputs (see `optimize`).
-            cores: the logical cpus of each; by default the physical cores, split evenly.
+            num_processes: how many processes; by default as many as `cores` names, or one per physical core.
+            cores_per_process: physical cores of each; by default all of them, split evenly.
+            cpu_for_each_process: alias of `cores`.
+            input_sample: an example of a module's inputs (see `optimize`); by default the first call.
+            cores: the logical cpus of each process.
 
         Raises:
-            UsageError: there is no example of a module's inputs, or there are fewer cores than processes.
+            UsageError: there are fewer cores than processes.
         """
-        from boxwright.runtimes.instances import to_multi_instance
+        from boxwright.runtimes.instances import place, to_multi_instance
 
         if isinstance(model, OptimizedModel) and input_sample is not None:
             raise UsageError("input_sample does not apply to a converted model. Leave it out.")
+        if cores is not None and cpu_for_each_process is not None:
+            raise UsageError("cores and cpu_for_each_process mean the same thing. Give one of them.")
+        shares = place(num_processes, cpu_for_each_process if cores is None else cores, each=cores_per_process)
         one: Any = model if isinstance(model, OptimizedModel) else Conversions.trace(model, input_sample, "eager")
+        if isinstance(one.graph, Unconverted):
+
+            def start(call: Call) -> OptimizedModel:
+                one(*call[0], **call[1])
+                return Conversions.to_multi_instance(one, cores=shares)
+
+            return as_module(OptimizedModel(Unconverted(start, many=True)), one.original)
         if one.folder is None:
             raise UsageError("This model has no artifact. Get one from get_model(), trace(), quantize() or load().")
         several = OptimizedModel(
-            to_multi_instance(one.folder, num_processes, cores=cores, trust=True),  # it runs here already
+            to_multi_instance(one.folder, len(shares), cores=shares, trust=True),  # it runs here already
             method=one.method,
             folder=one.folder,
             options=one.options,
@@ -292,6 +355,23 @@ class Conversions:
         module = as_module(several, one.original)
         vars(module)["_source"] = (one,)  # keeps it alive, and with it its temporary folder
         return module
+
+
+def convert_later(
+    model: nn.Module,
+    choice: Choice,
+    options: LoadOptions,
+    *,
+    dynamic: Dynamic,
+    max_distance: float | None,
+    folder: str | Path | None,
+) -> OptimizedModel:
+    """Return a model that is converted by its first call, which shows what its inputs are."""
+    # Nothing shows which sizes may vary, so all do that the model allows.
+    axes = FreeAxes(dynamic=True if dynamic is None else dynamic)
+    convert = Conversion(choice=choice, axes=axes, max_distance=max_distance, folder=folder)
+    later = Unconverted(lambda call: as_module(convert(model, call, options), model))
+    return as_module(OptimizedModel(later, options=options), model)
 
 
 def make_form(model: nn.Module, target: str | Sequence[str] | None) -> BatchForm:

@@ -4,7 +4,7 @@ import shutil
 import tempfile
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from boxwright.core.batches import Call, flat_inputs
+from boxwright.core.batches import Call, flat_inputs, is_loader
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import ConversionError, UsageError, check_choice
 from boxwright.core.log import get_logger
@@ -44,7 +44,7 @@ class OptimizedModel:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: "Graph | Unconverted",
         *,
         method: str = "",
         folder: Path | None = None,
@@ -76,7 +76,9 @@ class OptimizedModel:
         Raises:
             UsageError: the call differs in structure from the one that the model was converted with.
         """
-        if hasattr(self._graph, "cpus") and len(args) == 1 and not kwargs and isinstance(args[0], list):
+        if isinstance(self._graph, Unconverted):
+            self._graph.convert(self, args, kwargs)
+        if hasattr(self._graph, "cpus") and len(args) == 1 and not kwargs and _are_calls(args[0]):
             return list(self.map(args[0]))
         arrays, with_torch = self._flatten(args, kwargs)
         return self._build(self._graph.run(arrays), with_torch=with_torch)
@@ -158,6 +160,40 @@ class OptimizedModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Unconverted:
+    """What a model has in place of its graph until its first call, which shows what its inputs are.
+
+    Args:
+        make: returns the model converted for a call.
+        many: whether it will be called with lists of calls, too.
+    """
+
+    _BECOMES = ("arrangement", "example", "folder", "options", "_graph", "_many", "_opened", "_source")
+
+    def __init__(self, make: "Callable[[Call], OptimizedModel]", *, many: bool = False) -> None:
+        self._make, self._many_calls = make, many
+
+    def convert(self, model: OptimizedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Turn a model into what it becomes for this call, or for the first one of a list of calls."""
+        if self._many_calls and len(args) == 1 and not kwargs and _are_calls(args[0]):
+            args, kwargs = sample_call(next(iter(args[0])))
+        made = vars(self._make((args, kwargs)))
+        vars(model).update({name: made[name] for name in self._BECOMES if name in made})
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise UsageError(
+            "The model is converted by its first call, which shows what its inputs are. Call it first, or give "
+            "input_sample."
+        )
+
+
+def _are_calls(given: Any) -> bool:
+    return isinstance(given, list) or (is_loader(given) and not isinstance(given, Iterator))
 
 
 def sample_call(sample: Any) -> Call:

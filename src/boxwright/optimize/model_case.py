@@ -82,16 +82,33 @@ def example_call(form: BatchForm, model: Any, data: Any, input_sample: Any, *, k
     raise UsageError("The data gave no batch, so there is no example of the model's inputs. Is the loader empty?")
 
 
+def brings_example(model: Any) -> bool:
+    """Return whether a module has an example of its inputs, or a loader."""
+    return getattr(model, "example_input_array", None) is not None or _find_loader(model) is not None
+
+
 def own_loader(model: Any) -> Any:
-    """Return the loader that a Lightning module makes itself."""
-    for name in ("train_dataloader", "val_dataloader", "predict_dataloader"):
-        made = getattr(type(model), name, None)
-        if made is not None and not made.__module__.startswith(("lightning.", "pytorch_lightning.")):
-            return getattr(model, name)()
+    """Return the loader that a Lightning module makes itself.
+
+    Raises:
+        UsageError: it makes none.
+    """
+    name = _find_loader(model)
+    if name is not None:
+        return getattr(model, name)()
     raise UsageError(
         "There is no example of the model's inputs. Give input_sample, a loader of real inputs (training_data), or a "
         "module with example_input_array."
     )
+
+
+def _find_loader(model: Any) -> str | None:
+    """Return the name of the method by which a Lightning module makes a loader."""
+    for name in ("train_dataloader", "val_dataloader", "predict_dataloader"):
+        made = getattr(type(model), name, None)
+        if made is not None and not made.__module__.startswith(("lightning.", "pytorch_lightning.")):
+            return name
+    return None
 
 
 def take_samples(

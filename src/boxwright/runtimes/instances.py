@@ -60,13 +60,33 @@ def to_multi_instance(
     return MultiInstance(artifact, place(instances, cores), tuning)
 
 
-def place(instances: int, cores: Sequence[Sequence[int]] | None = None) -> list[tuple[int, ...]]:
+def place(
+    instances: int | None, cores: Sequence[Sequence[int]] | None = None, *, each: int | None = None
+) -> list[tuple[int, ...]]:
     """Return the logical cpus of each instance.
+
+    Args:
+        instances: how many; None for as many as `cores` names, or as there is room for.
+        cores: the cpus of each; None for an even share.
+        each: how many physical cores each gets; None for an even share of all.
 
     Raises:
         UsageError: there are fewer cores than instances, or `cores` does not fit.
     """
     cpu = read_cpu()
+    if each is not None:
+        if cores is not None:
+            raise UsageError(f"cores={cores!r} and cores_per_process={each!r}: give one of them.")
+        instances = max(1, cpu.usable_cores // max(1, each)) if instances is None else instances
+        if not 1 <= each * instances <= cpu.usable_cores:
+            raise UsageError(
+                f"cores_per_process={each!r} for {instances!r} processes is not possible: this process may use "
+                f"{cpu.usable_cores} physical cores."
+            )
+        groups = [cpu.cores[i * each : (i + 1) * each] for i in range(instances)]
+        return [tuple(c for core in group for c in core.cpus) for group in groups]
+    if instances is None:
+        instances = cpu.usable_cores if cores is None else len(cores)
     if cores is None:
         if instances > cpu.usable_cores:
             raise UsageError(

@@ -203,11 +203,11 @@ def test_session_options_are_those_of_onnx_runtime_itself(tmp_path: Path) -> Non
 def test_an_option_that_does_not_exist_is_refused_with_the_names_of_those_that_do() -> None:
     model: Any = nn.Linear(4, 2)
     for refused in (
-        lambda: InferenceOptimizer.trace(model, ROWS, "jit", jit_strict=False),
-        lambda: InferenceOptimizer.quantize(model, ROWS, "int8", jit_strict=False),
-        lambda: InferenceOptimizer.load("folder", jit_strict=False),
+        lambda: InferenceOptimizer.trace(model, ROWS, "jit", opset_version=17),
+        lambda: InferenceOptimizer.quantize(model, ROWS, "int8", opset_version=17),
+        lambda: InferenceOptimizer.load("folder", opset_version=17),
     ):
-        with pytest.raises(UsageError, match=r"Unknown option 'jit_strict'.*session_options"):
+        with pytest.raises(UsageError, match=r"Unknown option 'opset_version'.*session_options"):
             refused()
 
 
