@@ -18,7 +18,7 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 1100p
 h1 { font-size: 1.5rem; margin-bottom: .2rem; overflow-wrap: anywhere; }
 h2 { font-size: 1.15rem; margin: 2.2rem 0 .4rem; }
 h3 { font-size: .95rem; margin: 1rem 0 .2rem; overflow-wrap: anywhere; }
-p, li, figcaption { color: var(--soft); }
+p, li, figcaption { color: var(--soft); overflow-wrap: anywhere; }
 a { color: var(--c0); }
 b { color: var(--ink); }
 .wide { overflow-x: auto; }

@@ -51,6 +51,8 @@ def line_plot(
         _, y = place(low_x, tick)
         parts += [line("grid", _LEFT, y, width - _RIGHT, y), text("soft", _LEFT - 6, y + 4, f"{tick:.4g}", "end")]
     parts.append(text("soft", (_LEFT + width - _RIGHT) / 2, height - 8, x_label))
+    turned = f"translate(11 {(_TOP + height - _BOTTOM) / 2:.1f}) rotate(-90)"
+    parts.append(element("text", y_label, class_="soft", transform=turned, text_anchor="middle"))
     for number, one in enumerate(series):
         colour = f"var(--c{number % COLOURS})"
         for points in _pieces(one):

@@ -21,6 +21,15 @@ if TYPE_CHECKING:  # they need the evaluation extra
 MOST_CURVES = 80
 MOST_SQUARES = 120
 MOST_CONFUSIONS = 15
+LARGEST_PAGE = 5_000_000
+"""How many bytes a page may have."""
+
+_STYLE = """
+.pair { display: grid; grid-template-columns: 1fr 1fr; gap: 0 1rem; }
+@media (max-width: 560px) { .pair { grid-template-columns: 1fr; } }
+"""
+_LARGEST_MATRIX = 1_000_000
+_FRAME = 50_000  # bytes for styles, headings and the choices of the filters
 _FOR_SUSPECTS = 0.3  # part of the room for pictures
 
 
@@ -55,20 +64,31 @@ def make_evaluation_page(analysis: "Analysis", records: Records, conditions: Map
     def truths_of(image_id: int) -> NDArray[Any]:
         return records.boxes(place[image_id])
 
-    suspects, size = draw_gallery(
-        suspect_pictures(analysis), names, path_of, truths_of, largest=int(LARGEST * _FOR_SUSPECTS)
-    )
-    gallery, _ = draw_gallery(worst_errors(analysis.verdicts), names, path_of, truths_of, largest=LARGEST - size)
     head = [(_points(m.AP), "AP"), (_points(m.AP50), "AP50"), (_points(m.AP75), "AP75")]
     head += [(str(m.images), "images"), (str(m.truths), "objects"), (f"{analysis.threshold:.2f}", "best threshold")]
-    return make_page(
-        "Evaluation report",
+    first = [
+        _subject(conditions),
         figures((name, value) for value, name in head),
         _errors(analysis),
         _parts(analysis),
         _classes(analysis),
         _confusion(analysis),
         _calibration(analysis),
+    ]
+    last = section(
+        "COCO's twelve numbers",
+        element("pre", "\n".join(m.lines())),
+        element("ul", *(element("li", f"{name}: {said}") for name, said in conditions.items())),
+    )
+    # Pictures get the room that the numbers of many classes leave.
+    room = min(LARGEST, max(LARGEST_PAGE - _FRAME - sum(len(part.encode()) for part in [*first, last]), 0))
+    suspects, size = draw_gallery(
+        suspect_pictures(analysis), names, path_of, truths_of, largest=int(room * _FOR_SUSPECTS)
+    )
+    gallery, _ = draw_gallery(worst_errors(analysis.verdicts), names, path_of, truths_of, largest=room - size)
+    return make_page(
+        "Evaluation report",
+        *first,
         section(
             "Errors in pictures",
             "For each kind of error the detections with the highest scores, and the largest missed objects. Solid red: "
@@ -81,14 +101,16 @@ def make_evaluation_page(analysis: "Analysis", records: Records, conditions: Map
             "these labels, it has learnt their faults too, and this list is short.",
             suspects if analysis.suspects else "None.",
         ),
-        section(
-            "COCO's twelve numbers",
-            element("pre", "\n".join(m.lines())),
-            element("ul", *(element("li", f"{name}: {said}") for name, said in conditions.items())),
-        ),
-        style=STYLE,
+        last,
+        style=STYLE + _STYLE,
         script=SCRIPT,
     )
+
+
+def _subject(conditions: Mapping[str, str]) -> Html:
+    """Return which model was evaluated on which set, as far as it was told."""
+    words = [element("b", conditions[key]) for key in ("model", "data") if key in conditions]
+    return element("p", *words[:1], *(" on ", words[1]) if len(words) > 1 else ()) if words else Html("")
 
 
 def _errors(analysis: "Analysis") -> Html:
@@ -120,7 +142,7 @@ def _parts(analysis: "Analysis") -> Html:
 
     m = analysis.metrics
     sizes = [
-        Slice(name="small (below 32² pixels)", AP=None if m.AP_small < 0 else m.AP_small, truths=-1),
+        Slice(name="small (below 32²)", AP=None if m.AP_small < 0 else m.AP_small, truths=-1),
         Slice(name="medium (to 96²)", AP=None if m.AP_medium < 0 else m.AP_medium, truths=-1),
         Slice(name="large", AP=None if m.AP_large < 0 else m.AP_large, truths=-1),
     ]
@@ -128,7 +150,7 @@ def _parts(analysis: "Analysis") -> Html:
         "Where it is good and bad",
         element(
             "div",
-            _slices("Size", sizes),
+            _slices("Size in pixels", sizes),
             _slices("Objects in the image", analysis.crowding),
             _slices("Shape (width by height)", analysis.aspects),
             class_="columns",
@@ -153,17 +175,14 @@ def _classes(analysis: "Analysis") -> Html:
         rows.append((name, str(values.truths), *numbers, best, _points(curve.best_f1)))
     by_truths = np.argsort([-analysis.metrics.per_class[name].truths for name in names], kind="stable")
     chosen = [int(at) for at in by_truths[:MOST_CURVES] if len(analysis.curves[at].thresholds)]
-    plots = [element("div", element("h3", names[at]), _curve_plot(analysis.curves[at], (330, 190))) for at in chosen]
+    plots = [element("div", element("h3", names[at]), _curve_plots(analysis.curves[at], (260, 170))) for at in chosen]
     left_out = len(names) - len(chosen)
-    more = f"The {left_out} classes with fewest objects or without detections are left out." if left_out else ""
+    more = f"Left out: {left_out} with fewest objects, or without detections." if left_out else ""
     return section(
         "Classes",
-        element(
-            "div",
-            element("h3", "All classes together"),
-            _curve_plot(analysis.curve, (520, 300)),
-            element("p", _KEY),
-        ),
+        element("h3", "All classes together"),
+        _curve_plots(analysis.curve, (520, 300)),
+        f"IoU 0.5. The dot is the threshold with the best F1, {analysis.curve.best_f1:.3f}.",
         element(
             "div",
             table(("class", "objects", "AP", "AP50", "AP75", "AR100", "best threshold", "F1 there"), rows),
@@ -172,27 +191,22 @@ def _classes(analysis: "Analysis") -> Html:
         element(
             "details",
             element("summary", "Curves of each class"),
-            element("p", f"{_KEY} {more}"),
-            element("div", *plots, class_="columns"),
+            element("p", more),
+            element("div", *plots, class_="columns halves"),
         ),
     )
 
 
-_KEY = "Precision over recall, and F1 over the score threshold; the dot is the threshold with the best F1. IoU 0.5."
-
-
-def _curve_plot(curve: "Curve", size: tuple[int, int]) -> Html:
-    recall, precision = curve.recall.tolist(), curve.precision.tolist()
+def _curve_plots(curve: "Curve", size: tuple[int, int]) -> Html:
+    """Return precision over recall, and beside it F1 over the threshold."""
     mark = None if curve.best is None else (curve.best, curve.best_f1)
-    return line_plot(
-        [
-            Series(name="precision over recall", x=recall, y=precision),
-            Series(name="F1 over threshold", x=curve.thresholds.tolist(), y=curve.f1.tolist(), mark=mark),
-        ],
-        x_range=(0, 1),
-        y_range=(0, 1.02),
-        size=size,
-    )
+    recall = Series(name="precision", x=curve.recall.tolist(), y=curve.precision.tolist())
+    f1 = Series(name="F1", x=curve.thresholds.tolist(), y=curve.f1.tolist(), mark=mark)
+    plots = [
+        line_plot([line], x_label=label, y_label=line.name, x_range=(0, 1), y_range=(0, 1.02), size=size)
+        for line, label in ((recall, "recall"), (f1, "score threshold"))
+    ]
+    return element("div", *plots, class_="pair")
 
 
 def _confusion(analysis: "Analysis") -> Html:
@@ -203,17 +217,19 @@ def _confusion(analysis: "Analysis") -> Html:
     wrong[-1] = wrong[:, -1] = 0
     order = np.argsort(-wrong, axis=None, kind="stable")[:MOST_CONFUSIONS].tolist()
     pairs = [(at // len(names), at % len(names)) for at in order if wrong.flat[at]]
-    rows = [(names[a], names[b], str(matrix[a, b]), f"{matrix[a, b] / matrix[a].sum():.0%}") for a, b in pairs]
+    rows = [(names[a], names[b], str(matrix[a, b]), _share(matrix[a, b] / matrix[a].sum())) for a, b in pairs]
     # Only the classes that occur: others are empty rows.
     used = np.flatnonzero((matrix.sum(axis=0) + matrix.sum(axis=1) > 0) | (np.arange(len(names)) == len(names) - 1))
-    shown: list[str] = []
+    shown = Html("")
     if len(used) <= MOST_SQUARES:
         part = matrix[np.ix_(used, used)].tolist()
-        shown = [heat_map([names[at] for at in used], part, rows="is", columns="found as")]
+        shown = heat_map([names[at] for at in used], part, rows="is", columns="found as")
+    if not shown or len(shown.encode()) > _LARGEST_MATRIX:
+        shown = element("p", "The matrix is too large for a page. It is in report.json.")
     return section(
         "Which class is taken for which",
         f"Boxes with a score of at least {analysis.threshold:.2f}, the threshold with the best F1 over all classes.",
-        *shown,
+        shown,
         table(("is", "found as", "boxes", "of all"), rows, texts=2) if rows else "No class is taken for another.",
     )
 
@@ -235,6 +251,10 @@ def _calibration(analysis: "Analysis") -> Html:
         f"the largest of a tenth {analysis.calibration['mce']:.3f}.",
         join([plot]),
     )
+
+
+def _share(value: float) -> str:
+    return "<1%" if value < 0.005 else f"{value:.0%}"
 
 
 def _points(value: float | None) -> str:

@@ -129,9 +129,10 @@ def draw_gallery(
                 continue
             for at in group:
                 figure = _draw(pictures[at], image, path_of(image_id).name, truths_of(image_id))
-                if size + len(figure) <= largest:
+                length = len(figure.encode())
+                if size + length <= largest:
                     figures[at] = figure
-                    size += len(figure)
+                    size += length
     shown = [pictures[at] for at in sorted(figures)]
     kinds = list(dict.fromkeys(picture.kind for picture in shown))
     classes = sorted({class_id for picture in shown for class_id in picture.classes}, key=lambda i: names[i])
