@@ -343,6 +343,21 @@ def test_frozen_parts_do_not_move(scenes: Path, tmp_path: Path) -> None:
     assert not torch.equal(before["head.reg_preds.0.weight"], after["head.reg_preds.0.weight"])
 
 
+def test_a_name_means_its_stored_weights(scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    config = make_config(scenes, tmp_path / "run", steps=1, ckpt=Path("yolox_nano"))
+    with pytest.raises(CheckpointError, match="boxwright weights get yolox_nano"):
+        train(config)
+    (tmp_path / "yolox_nano.onnx").touch()
+    with pytest.raises(CheckpointError, match="get yolox_nano --format pth"):
+        train(config)
+    train(make_config(scenes, tmp_path / "start", steps=1))
+    (tmp_path / "start" / "weights" / "last.safetensors").rename(tmp_path / "yolox_nano.safetensors")
+    assert train(config).steps == 1
+    assert "yolox_nano.safetensors" in (tmp_path / "run" / "args.yaml").read_text()
+
+
 def test_an_automatic_batch_fits_the_set_and_accumulation_gives_the_same_course(scenes: Path, tmp_path: Path) -> None:
     result = train(make_config(scenes, tmp_path / "auto", batch=0, steps=1))
     assert result.steps == 1

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=parse_batch,
         help="images per step, or auto (default 16)",
     )
-    add("-c", "--ckpt", metavar="FILE", type=as_path, help="start from these weights (.pth or .safetensors)")
+    add("-c", "--ckpt", metavar="MODEL", type=as_path, help="start from these weights: a file or a name")
     add("--resume", action="store_true", help="resume the run in the output folder")
     add("--val", type=fraction, help="fraction of the images to hold out, if the set has no splits")
     add("--size", dest="size_hw", metavar="N|HxW", type=parse_size, help="input size (default the model's own)")

@@ -48,7 +48,7 @@ Fetch the official weights to start from, and train. The results are in `runs/fi
 
 ```bash
 boxwright weights get {model} --format pth
-boxwright train --config train.yaml --ckpt "$(boxwright weights path {model})"
+boxwright train --config train.yaml --ckpt {model}
 ```
 
 Without a network, leave `--ckpt` out: the training starts from random weights and needs more epochs.

@@ -30,7 +30,7 @@ class TrainConfig:
         val: the fraction of images held out, for a set without splits.
         train_split: the split to learn from, if not "train".
         val_split: the split to score on, if not "val".
-        ckpt: initial weights: an official `.pth` or our own.
+        ckpt: initial weights: an official `.pth`, our own, or the name of official weights that are stored.
         resume: resume from `output_dir/weights/last.pt`.
         size_hw: input size; None for the model's own.
         batch: images per step over all processes; 0 chooses by the free memory.

@@ -20,6 +20,7 @@ from boxwright.core.files import locked
 from boxwright.core.log import get_logger
 from boxwright.core.signals import sigterm_raises
 from boxwright.launchers.supervisor import Patience
+from boxwright.tasks.models import find_model
 from boxwright.tasks.train.checkpoints import check_saved
 from boxwright.tasks.train.config import TrainConfig
 from boxwright.tasks.train.loggers import Callback, check_callbacks, check_loggers
@@ -135,6 +136,7 @@ def _resolve_places(config: TrainConfig) -> TrainConfig:
 
     Raises:
         UsageError: there is no folder to ship, or the store is the run's own folder.
+        CheckpointError: the weights that `ckpt` names are not there.
     """
     data, store = config.data, config.store
     if not is_url(str(data)):
@@ -144,8 +146,9 @@ def _resolve_places(config: TrainConfig) -> TrainConfig:
                 f"ship=true sends a folder, and data={str(data)!r} is not one. Name the folder of the set."
             )
     files = {name: file.resolve() for name in ("bf16_ops", "fp32_ops") if (file := getattr(config, name)) is not None}
-    if config.ship and config.ckpt is not None:
-        files["ckpt"] = config.ckpt.resolve()
+    if config.ckpt is not None:
+        found = _find_weights(config.ckpt)
+        files["ckpt"] = found.resolve() if config.ship else found
     config = replace(config, output_dir=config.output_dir.resolve(), data=data, **files)
     if store is None:
         return config
@@ -153,6 +156,23 @@ def _resolve_places(config: TrainConfig) -> TrainConfig:
     if store in (str(config.output_dir), f"file://{config.output_dir}"):
         raise UsageError(f"store={store!r} is output_dir itself. Name a place that outlives this machine.")
     return replace(config, store=store)
+
+
+def _find_weights(ckpt: Path) -> Path:
+    """Return the file to start from; a model's name means its official weights, as in every other command.
+
+    Raises:
+        CheckpointError: they are not stored, or in a form that can't be trained.
+    """
+    name = str(ckpt)
+    if ckpt.is_file() or name not in catalogue.names("model"):
+        return ckpt
+    found = find_model(name)
+    if found.suffix == ".onnx":
+        raise CheckpointError(
+            f"{str(found)!r} can't be trained: it is an ONNX file. Run: boxwright weights get {name} --format pth"
+        )
+    return found
 
 
 def _compare_settings(last: Path, config: TrainConfig) -> None:
