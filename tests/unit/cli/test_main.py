@@ -5,7 +5,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from support.fixtures import Command
 
 from boxwright.cli import VERBS, build_parser
 from boxwright.cli.examples import EXAMPLES
+from boxwright.cli.shells import read_commands
 from boxwright.core.errors import (
     BoxwrightError,
     BudgetError,
@@ -24,17 +24,8 @@ from boxwright.core.errors import (
     WorkerError,
 )
 
-
-def _commands(parser: argparse.ArgumentParser, *words: str) -> Iterator[tuple[str, ...]]:
-    """Yield the words of every command, also where a verb has verbs of its own."""
-    below = [a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
-    for verb, sub in below[0].items() if below else ():
-        yield from _commands(sub, *words, verb)
-    if not below:
-        yield words
-
-
-COMMANDS = list(_commands(build_parser()))
+LINES = {line.words: line for line in read_commands(build_parser()) if not line.verbs}
+COMMANDS = list(LINES)
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
@@ -43,6 +34,13 @@ def test_every_command_has_help_and_the_same_output_options(boxwright: Command, 
     assert done.code == 0
     for option in ("--json", "--verbose", "--quiet", "--debug"):
         assert option in done.out
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_the_help_of_every_option_is_shown_whole(boxwright: Command, words: tuple[str, ...]) -> None:
+    """The formatter takes words in brackets for markup and leaves them out."""
+    shown = "".join(boxwright(*words, "--help").out.split())
+    assert [option.help for option in LINES[words].options if "".join(option.help.split()) not in shown] == []
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
