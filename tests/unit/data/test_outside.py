@@ -57,6 +57,23 @@ def test_a_coco_json_reads_nothing_outside_of_its_set(tmp_path: Path, named: str
     assert convert_set(tmp_path / named, tmp_path / "out", to="yolo", allow_outside=True) == {"train": 2}
 
 
+@pytest.mark.parametrize(
+    "name", ["{}/private/b.png", "../private/b.png", "../../private/b.png", "x/../../private/b.png"]
+)
+def test_folders_outside_of_a_set_are_not_even_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    save_image(tmp_path / "private/b.png")
+    save_image(tmp_path / "set/images/a.png")
+    save_coco(tmp_path / "set/instances.json", "a.png", name.format(tmp_path))
+    listed = []
+    real = os.listdir
+    monkeypatch.setattr("os.listdir", lambda folder: (listed.append(os.path.realpath(folder)), real(folder))[1])
+    assert names_of(read_records(tmp_path / "set", faults=[])) == ["a.png"]
+    assert str(tmp_path / "set/images") in listed
+    assert str(tmp_path / "private") not in listed
+
+
 def test_the_folder_above_that_of_a_json_is_not_searched(tmp_path: Path) -> None:
     save_image(tmp_path / "Pictures/private.png")
     file = save_coco(tmp_path / "Downloads/set.json", "Pictures/private.png")

@@ -204,20 +204,19 @@ def find_images(file: Path, names: Sequence[str], home: Path | None = None) -> t
     # Whole folders are listed because asking a network disk for 100,000 files one by one is slow.
     listings: dict[str, frozenset[str]] = {}
     parts = [os.path.split(name) for name in names]
-    strange = {n for n, name in enumerate(names) if is_strange(name)} if home is not None else set()
 
     def look_in(root: Path) -> NDArray[np.bool_]:
         found = np.zeros(len(names), np.bool_)
         here = {below: os.path.join(root, below) for below in {below for below, _ in parts}}
+        if home is not None:
+            here = {n: folder for n, folder in here.items() if not is_strange(n) or is_inside(folder, home)}
         for folder in here.values():
             if folder not in listings:
                 listings[folder] = list_files(folder)
         # The labels say what is in a shard; it may be far away.
         shards = {n for n, folder in here.items() if n.endswith(SHARD_SUFFIXES) and os.path.isfile(folder)}
         if shards or any(listings[folder] for folder in here.values()):
-            found[:] = [base in listings[here[below]] or below in shards for below, base in parts]
-            for n in strange:
-                found[n] &= is_inside(os.path.join(root, names[n]), root, *([] if home is None else [home]))
+            found[:] = [below in shards or (below in here and base in listings[here[below]]) for below, base in parts]
         return found
 
     roots = [root for root in image_roots(file) if home is None or is_inside(root, home)]
