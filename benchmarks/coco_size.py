@@ -1,4 +1,4 @@
-"""Run `python benchmarks/coco_size.py [--images 118287] [--folder FOLDER] [--only reading,start,check,eval]`.
+"""Run `python benchmarks/coco_size.py [--images 118287] [--folder FOLDER] [--only reading,start,check,eval,memory]`.
 
 What a set of COCO's size costs, beside pycocotools in the same run: reading its labels the first and the second time,
 the first training step after the command, the memory of a rank, `data check` against decoding alone, and `eval`.
@@ -6,6 +6,9 @@ the first training step after the command, the memory of a rank, `data check` ag
 The set is generated: hard links of a few scenes, and a json with polygons (394 MB for all 118,287 images). Every
 figure comes from a process of its own, with the peak of its resident memory as the system counts it. Needs
 pycocotools, which Boxwright itself does not. `--images 2000` shows in a minute that it works.
+
+`--only memory` runs each command that reads a set over all images (predict and eval with inputs of 64 x 64, which take
+an hour for all 118,287), and `--only parsers` compares orjson, if it is installed, with our reading.
 """
 
 import argparse
@@ -34,7 +37,8 @@ SCENES = 16
 BOXES_PER_IMAGE = 845_981 / 118_287
 CLASSES = 80
 POINTS = 19  # of a polygon: makes the json as large as COCO's
-PARTS = ("reading", "start", "check", "eval")
+PARTS = ("reading", "start", "check", "eval")  # by default
+MORE = ("memory", "parsers")
 HERE = Path(__file__)
 
 
@@ -103,6 +107,18 @@ def read_with_pycocotools(file: Path) -> int:
     return len(COCO(str(file)).anns)
 
 
+def read_with_orjson(file: Path) -> int:
+    import orjson
+
+    return len(orjson.loads(file.read_bytes())["annotations"])
+
+
+def parse_and_pack(file: Path) -> int:
+    from boxwright.data.formats.coco_labels import read_labels
+
+    return len(read_labels(file).records.boxes_xyxy)
+
+
 def import_boxwright(_: Path) -> int:
     import boxwright.data.formats
 
@@ -130,7 +146,7 @@ def check(file: Path) -> int:
 
 JOBS = {
     "import": import_boxwright, "read": read_with_boxwright, "pycocotools": read_with_pycocotools,
-    "decode": decode_alone, "check": check,
+    "decode": decode_alone, "check": check, "orjson": read_with_orjson, "pack": parse_and_pack,
 }  # fmt: skip
 
 
@@ -203,30 +219,70 @@ def show_check(file: Path, environment: dict[str, str]) -> None:
     print(f"  decoding alone: {rates[0]:.0f} images/s; the check gives {rates[1] / rates[0]:.2f} of it")
 
 
-def show_eval(file: Path, work: Path, environment: dict[str, str], limit: int) -> None:
-    model = work / "run_eval"
-    if not model.exists():
-        time_first_step(file, model, 1, environment)
-    weights = model / "weights" / "last.safetensors"
-    command = [sys.executable, "-m", "boxwright", "eval", str(weights), "--data", str(file), "-q", "--json"]
-    start = time.perf_counter()
-    with subprocess.Popen([*command, "--limit", str(limit)], env=environment, stdout=subprocess.PIPE) as run:
+def run_command(words: Sequence[str], environment: dict[str, str]) -> tuple[bytes, int, float]:
+    """Return what a command prints, its exit code, and the peak of its memory in MB."""
+    command = [sys.executable, "-m", "boxwright", *words, "-q"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as run:
         assert run.stdout is not None
-        score = json.loads(run.stdout.read())
+        printed = run.stdout.read()
         # Not run.wait(): wait4 tells the peak of this child alone.
         _, status, used = os.wait4(run.pid, 0)
         run.returncode = os.waitstatus_to_exitcode(status)
-    seconds = time.perf_counter() - start
-    print(
-        f"\neval of {limit} images: {seconds:.1f} s, {score['images_per_s']} images/s, {used.ru_maxrss / 1024:.0f} MB"
+    return printed, run.returncode, used.ru_maxrss / 1024
+
+
+def trained(file: Path, work: Path, environment: dict[str, str]) -> Path:
+    """Return weights for the set's classes, after two steps."""
+    model = work / "run_eval"
+    if not model.exists():
+        time_first_step(file, model, 1, environment)
+    return model / "weights" / "last.safetensors"
+
+
+def show_memory(file: Path, work: Path, environment: dict[str, str]) -> None:
+    data, weights, out = str(file), str(trained(file, work, environment)), str(work / "written")
+    small = ["--size", "64"]
+    commands = [
+        ["data", "stats", data],
+        ["data", "preview", data, "--out", f"{out}/preview"],
+        ["data", "split", data, f"{out}/split", "--link"],
+        *(["data", "convert", data, f"{out}/{to}", "--to", to, "--link"] for to in ("coco", "yolo", "voc")),
+        ["data", "stats", f"{out}/yolo"],
+        ["data", "stats", f"{out}/voc"],
+        ["data", "check", data],
+        ["predict", weights, str(file.parent.parent / "train2017"), "--save", "json", "--out", f"{out}/found", *small],
+        ["eval", weights, "--data", data, *small],
+    ]
+    print("\npeak memory of a command over all images")
+    for words in commands:
+        start = time.perf_counter()
+        _, code, peak_mb = run_command(words, environment)
+        shown = " ".join(Path(word).name if os.sep in word else word for word in words)
+        print(f"  {peak_mb:6.0f} MB  {time.perf_counter() - start:6.0f} s  exit {code}  {shown}", flush=True)
+
+
+def show_parsers(file: Path, environment: dict[str, str]) -> None:
+    print("\nparsing")
+    for title, job in (("orjson, to objects", "orjson"), ("msgspec, to packed arrays", "pack")):
+        found = measure(job, file, environment)
+        print(f"  {title:<26} {found['s']:7.2f} s  {found['mb']:6.0f} MB  {found['n']:.0f} boxes", flush=True)
+
+
+def show_eval(file: Path, work: Path, environment: dict[str, str], limit: int) -> None:
+    weights = str(trained(file, work, environment))
+    start = time.perf_counter()
+    printed, _, peak_mb = run_command(
+        ["eval", weights, "--data", str(file), "--json", "--limit", str(limit)], environment
     )
+    seconds, score = time.perf_counter() - start, json.loads(printed)
+    print(f"\neval of {limit} images: {seconds:.1f} s, {score['images_per_s']} images/s, {peak_mb:.0f} MB")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=118_287, help="images of the set (default 118287)")
     parser.add_argument("--folder", type=Path, help="where the set is made and kept; by default it is deleted")
-    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {','.join(PARTS + MORE)}")
     parser.add_argument("--eval-images", type=int, default=5000, help="images that eval scores (default 5000)")
     parser.add_argument("--job", choices=JOBS, help=argparse.SUPPRESS)
     parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
@@ -235,8 +291,8 @@ def main() -> None:
         run_job(args.job, args.file)
         return
     wanted = args.only.split(",")
-    if unknown := set(wanted) - set(PARTS):
-        parser.error(f"--only: {', '.join(sorted(unknown))} is none of {', '.join(PARTS)}")
+    if unknown := set(wanted) - {*PARTS, *MORE}:
+        parser.error(f"--only: {', '.join(sorted(unknown))} is none of {', '.join(PARTS + MORE)}")
     with TemporaryDirectory() as work:
         file = make_set(args.folder or Path(work) / "set", args.images)
         environment = os.environ | {"BOXWRIGHT_CACHE": str(Path(work) / "cache")}
@@ -251,6 +307,10 @@ def main() -> None:
             show_check(file, environment)
         if "eval" in wanted:
             show_eval(file, Path(work), environment, min(args.eval_images, args.images))
+        if "memory" in wanted:
+            show_memory(file, Path(work), environment)
+        if "parsers" in wanted:
+            show_parsers(file, environment)
 
 
 if __name__ == "__main__":
