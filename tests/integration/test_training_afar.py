@@ -10,7 +10,7 @@ import os
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -25,6 +25,7 @@ from boxwright.detector.yolox import build
 from boxwright.launchers.base import WorkerFailed
 from boxwright.launchers.files import FILES, carried_file
 from boxwright.launchers.placement import make_workers_anywhere
+from boxwright.tasks.data import convert_set
 from boxwright.tasks.train import run as train_run
 from boxwright.tasks.train.loggers import Callback
 from boxwright.tasks.train.run import train
@@ -208,6 +209,29 @@ def test_a_large_file_comes_through(ray_cluster: RayCluster, tmp_path: Path):
     assert found == hashlib.sha256(big.read_bytes()).hexdigest()
     assert path != big
     assert not path.parent.parent.exists()
+
+
+def train_on_shards(scenes: Path, folder: Path, kind: Literal["webdataset", "parquet"], strategy: str) -> None:
+    """Train on shards by URL, killed and restarted within an epoch, and on the same shards here, without a break."""
+    convert_set(scenes, folder / "shards", to=kind, shard_images=3)
+    whole = make_config(folder / "shards", folder / "whole", augment=True)
+    train(whole)
+    far = {"strategy": strategy, "store": str(folder / "far"), "max_restarts": 1, "augment": True}
+
+    train(make_config(f"file://{folder}/shards", folder / "out", **far), callbacks=[DieOnce(6)])
+
+    check_same(folder / "out", load_checkpoint(folder / "whole" / "weights" / "last.pt"))
+
+
+@RAY
+def test_on_ray_a_run_on_shards_by_url_resumes_within_an_epoch(ray_cluster: RayCluster, scenes: Path, tmp_path: Path):
+    train_on_shards(scenes, tmp_path, "parquet", "ray")
+
+
+@pytest.mark.more
+@SPARK
+def test_on_spark_a_run_on_shards_by_url_resumes_within_an_epoch(spark_cluster: str, scenes: Path, tmp_path: Path):
+    train_on_shards(scenes, tmp_path, "webdataset", "spark")
 
 
 @SPARK
