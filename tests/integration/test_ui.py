@@ -127,6 +127,19 @@ def test_arrow_keys_go_through_the_images(page: Browser, server: Server) -> None
     page.wait(lambda: page.text("h1") == "0002.png")
 
 
+def test_arrow_keys_stay_among_the_images_of_a_filter(page: Browser, server: Server) -> None:
+    page.open(f"{server.url}/data/0?class=0")
+    page.find(".thumbs a").click()
+    page.wait(lambda: page.text("h1") == "<b>1.png")
+    assert "image 1 of 2" in page.text("body")
+    page.press("\ue014")
+    page.wait(lambda: page.text("h1") == "0004.png")
+    assert not page.driver.find_elements("css selector", "a[rel=next]")
+    page.press("\ue00c")
+    page.wait(lambda: "2 of 4 images" in page.text("body"))
+    assert page.run("return document.querySelector('select[name=class]').value") == "0"
+
+
 def test_an_image_is_shown_as_training_sees_it(page: Browser, server: Server) -> None:
     page.open(f"{server.url}/image/0/1")
     page.find("summary").click()
@@ -141,12 +154,30 @@ def test_runs_are_compared_and_a_running_one_grows(page: Browser, server: Server
     page.wait(lambda: page.text("h1") == "Runs")
     states = {row.text.split()[0].rpartition("/")[2]: row.text.split()[1:] for row in rows(page)}
     assert states == {"live": ["running", "0", "0.2000"], "ended": ["ended", "10", "0.4000"]}
-    assert page.run("return document.querySelectorAll('svg path').length") == 2
+    assert page.run("return document.querySelectorAll('svg path').length") == 4  # AP and loss of each
     follow(page, "live")
     page.wait(lambda: "best AP" in page.text("body"))
     with (folder / "runs" / "live" / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"step": 20, "AP": 0.75, "AP50": 0.8, "AP75": 0.7}) + "\n")
     page.wait(lambda: "0.7500" in page.text("body"))  # it reloads itself
+
+
+def test_a_page_that_reloads_itself_keeps_what_was_chosen(page: Browser) -> None:
+    follow(page, "Runs")
+    page.wait(lambda: page.text("h1") == "Runs")
+    page.run("document.querySelector('[data-reload]').dataset.reload = '0.1'; document.body.dataset.old = 'yes';")
+    page.find("input[type=checkbox]").click()
+    page.run("watch(); await new Promise((resolve) => setTimeout(resolve, 500));")
+    assert page.run("return document.body.dataset.old") == "yes"
+
+
+def test_the_settings_in_which_runs_differ_are_shown(page: Browser, folder: Path) -> None:
+    for name, rate in (("ended", 0.1), ("live", "<i>0.2")):
+        (folder / "runs" / name / "args.yaml").write_text(f"model: yolox_nano\nlr: {rate}\n")
+    follow(page, "Runs")
+    page.wait(lambda: page.text("h1") == "Runs")
+    cells = {cell.text for cell in page.driver.find_elements("css selector", "#settings td")}
+    assert cells == {"lr", "0.1", "<i>0.2"}
 
 
 def test_arrow_keys_go_through_the_pictures_of_a_run(page: Browser) -> None:
@@ -169,7 +200,7 @@ def test_a_report_is_shown_but_its_scripts_reach_nothing(page: Browser, server: 
     page.wait(lambda: page.text("h1") == "Errors and comparisons")
     assert "evaluation" in rows(page)[0].text
     assert "AP 0.5000" in rows(page)[0].text
-    page.open(f"{server.url}/report/0")
+    page.open(page.find("tbody a").get_attribute("href"))
     assert page.wait(lambda: page.run("return document.body.dataset.ran")) == "refused"
     assert page.run("return document.title") == MARKUP
     page.complaints()
@@ -191,6 +222,6 @@ def test_narrow_windows_need_no_sideways_scrolling(page: Browser, server: Server
 def test_what_is_not_there_is_said(server: Server, window: Browser) -> None:
     window.open(server.page)
     cookie = "; ".join(f"{c['name']}={c['value']}" for c in window.driver.get_cookies())
-    for path in ("/data/9", "/image/0/99", "/report/99", "/nothing", "/data/0/../../etc"):
+    for path in ("/data/9", "/image/0/99", "/report/0", "/nothing", "/data/0/../../etc"):
         assert server.get(path, cookie=cookie).status == 404, path
     assert server.request("POST", "/data", b"", {"cookie": cookie}).status == 405

@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import hmac
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from boxwright.data.shards import read_encoded
 from boxwright.report.page import element, make_page
 from boxwright.serve.app import App
 from boxwright.serve.ui import pages
-from boxwright.serve.ui.found import LabelledSet, Run, find_pages, find_runs, find_sets
+from boxwright.serve.ui.found import LabelledSet, find_pages, find_runs, find_sets
 from boxwright.tasks.data import draw_sample
 from boxwright.tasks.train.pictures import find_pictures
 from boxwright.vision.decode import decode_image, decode_scaled
@@ -36,7 +36,6 @@ THUMB_PX = 240
 PATIENCE_S = 0.5
 """How long a page waits for the labels of a set before it says that they are being read."""
 
-_REFRESH_S, _WAITING_S = 5, 1  # until a page loads itself again: of what is running, and of a set that is being read
 _COOKIE = "boxwright_ui"
 _GONE = "There is nothing here (any more)."
 _MOST_BYTES = 10_000_000
@@ -75,24 +74,15 @@ def make_app(folders: list[Path], token: str, models: App | None = None) -> ASGI
     def show_set(request: Request) -> Response:
         at, one = _pick(request, "set", sets)
         if not one.prepare(PATIENCE_S):
-            return _html(pages.waiting_page(one), refresh=True, every_s=_WAITING_S)
+            return _html(pages.waiting_page(one))
         if request.query_params.get("check"):
             one.check()
             return RedirectResponse(f"/data/{at}", 303)
-        class_id = _number(request, "class")
-        text = pages.set_page(
-            at,
-            one,
-            class_id=class_id if class_id is not None and class_id < len(one.records.names) else None,
-            size=request.query_params.get("size", ""),
-            fault=request.query_params.get("fault", ""),
-            page=_number(request, "page") or 0,
-        )
-        return _html(text, refresh=one.checking)
+        return _html(pages.set_page(at, one, _filters(request, one), page=_number(request, "page") or 1))
 
     def show_image(request: Request) -> Response:
         at, one = _pick(request, "set", sets)
-        return _html(pages.image_page(at, one, _index(request, one)))
+        return _html(pages.image_page(at, one, _index(request, one), _filters(request, one)))
 
     def show_thumb(request: Request) -> Response:
         _, one = _pick(request, "set", sets)
@@ -110,14 +100,14 @@ def make_app(folders: list[Path], token: str, models: App | None = None) -> ASGI
     def show_runs(request: Request) -> Response:
         runs = find_runs(folders)
         chosen = request.query_params.getlist("run") or [run.key for run in runs[: pages.MOST_LINES]]
-        return _html(pages.runs_page(runs, chosen), refresh=_any_live(runs))
+        return _html(pages.runs_page(runs, chosen))
 
     def show_run(request: Request) -> Response:
-        run = _pick_run(request, folders)
-        return _html(pages.run_page(run, _number(request, "step")), refresh=run.live)
+        run = _pick_key(request, "run", find_runs(folders))
+        return _html(pages.run_page(run, _number(request, "step")))
 
     def show_sheet(request: Request) -> Response:
-        path = find_pictures(_pick_run(request, folders).folder).get(request.path_params["step"])
+        path = find_pictures(_pick_key(request, "run", find_runs(folders)).folder).get(request.path_params["step"])
         try:
             data = b"" if path is None else read_bytes(path, max_bytes=_MOST_BYTES)
         except OSError:  # it is no longer there, or training did not write it
@@ -130,7 +120,7 @@ def make_app(folders: list[Path], token: str, models: App | None = None) -> ASGI
         return _html(pages.errors_page(find_pages(folders)))
 
     def show_report(request: Request) -> Response:
-        _, page = _pick(request, "page", find_pages(folders))
+        page = _pick_key(request, "page", find_pages(folders))
         return Response(page.path.read_bytes(), media_type="text/html; charset=utf-8", headers=_REPORT_HEADERS)
 
     def show_try(_: Request) -> Response:
@@ -148,7 +138,7 @@ def make_app(folders: list[Path], token: str, models: App | None = None) -> ASGI
         Route("/runs/{run}", show_run),
         Route("/runs/{run}/pictures/{step:int}", show_sheet),
         Route("/errors", show_errors),
-        Route("/report/{page:int}", show_report),
+        Route("/report/{page}", show_report),
         Route("/try", show_try) if models is None else Mount("/try", models),
     ]
 
@@ -191,9 +181,8 @@ class _Locked:
         return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._token.encode())
 
 
-def _html(text: str, *, refresh: bool = False, every_s: int = _REFRESH_S) -> Response:
-    more = {"refresh": str(every_s)} if refresh else {}
-    return HTMLResponse(text.encode("utf-8", "replace"), headers={**_HEADERS, **more, "cache-control": "no-store"})
+def _html(text: str) -> Response:
+    return HTMLResponse(text.encode("utf-8", "replace"), headers={**_HEADERS, "cache-control": "no-store"})
 
 
 def _sorry(said: str, status: int) -> Response:
@@ -208,11 +197,17 @@ def _pick(request: Request, name: str, things: Any) -> tuple[int, Any]:
     return at, things[at]
 
 
-def _pick_run(request: Request, folders: list[Path]) -> Run:
-    for run in find_runs(folders):
-        if run.key == request.path_params["run"]:
-            return run
+def _pick_key(request: Request, name: str, things: Iterable[Any]) -> Any:
+    for one in things:
+        if one.key == request.path_params[name]:
+            return one
     raise HTTPException(404, _GONE)
+
+
+def _filters(request: Request, one: LabelledSet) -> pages.Filters:
+    query, class_id = request.query_params, _number(request, "class")
+    known = class_id is not None and class_id < len(one.records.names)
+    return pages.Filters(class_id=class_id if known else None, size=query.get("size", ""), fault=query.get("fault", ""))
 
 
 def _index(request: Request, one: LabelledSet) -> int:
@@ -225,10 +220,6 @@ def _index(request: Request, one: LabelledSet) -> int:
 def _number(request: Request, name: str) -> int | None:
     word = request.query_params.get(name, "")
     return int(word) if word.isdecimal() and len(word) < 10 else None
-
-
-def _any_live(runs: Any) -> bool:
-    return any(run.live for run in runs)
 
 
 def _picture(one: LabelledSet, index: int, side: int | None) -> Response:

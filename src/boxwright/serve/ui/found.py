@@ -10,8 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, Thread
 
+from yaml import YAMLError
+
 from boxwright.core.errors import BoxwrightError
+from boxwright.core.files import read_bytes
 from boxwright.core.log import get_logger
+from boxwright.core.yaml_file import parse
 from boxwright.data.check import check_records
 from boxwright.data.check.report import CheckReport
 from boxwright.data.dataset import DetectionDataset
@@ -22,6 +26,7 @@ from boxwright.detector.sizes import SIZES
 
 _log = get_logger(__name__)
 _DEEPEST = 6
+_MOST_SETTINGS = 1_000_000  # bytes
 _MODEL = "yolox_nano"
 _LIVE_S = 120.0
 """A run without a result whose metrics are older than this is not running."""
@@ -109,7 +114,15 @@ class Run:
     @property
     def key(self) -> str:
         """What addresses it: its place among the runs changes whenever one of them writes."""
-        return hashlib.sha256(os.fsencode(self.folder.resolve())).hexdigest()[:16]
+        return _key(self.folder)
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings of `args.yaml` as text; none if it can't be read."""
+        try:
+            values = parse(read_bytes(self.folder / "args.yaml", max_bytes=_MOST_SETTINGS).decode())
+        except (OSError, ValueError, YAMLError):
+            return {}
+        return {str(name): str(value) for name, value in values.items()} if isinstance(values, dict) else {}
 
     @property
     def live(self) -> bool:
@@ -126,6 +139,15 @@ class Page:
     name: str
     path: Path
     said: str
+
+    @property
+    def key(self) -> str:
+        """What addresses it."""
+        return _key(self.path)
+
+
+def _key(path: Path) -> str:
+    return hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
 
 
 def find_sets(folders: Sequence[Path]) -> list[LabelledSet]:

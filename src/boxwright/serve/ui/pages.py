@@ -1,6 +1,7 @@
 """The pages of `boxwright ui`."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from urllib.parse import urlencode
 
 import numpy as np
@@ -13,10 +14,11 @@ from boxwright.report.page import Html, element, figures, make_page, section, ta
 from boxwright.report.plots import Series, line_plot
 from boxwright.serve.ui.found import LabelledSet, Page, Run
 from boxwright.tasks.train.pictures import LEGEND, find_pictures
-from boxwright.tasks.train.report import draw_curves, read_metrics
+from boxwright.tasks.train.report import draw_curves, read_metrics, thin
 
 PER_PAGE = 60
 SAMPLES = 4
+_RELOAD_S, _WAITING_S = 5, 1  # until a page loads itself again: of what is running, and of a set that is being read
 MOST_LINES = 6
 SIZES = ("small", "medium", "large")
 TABS = (("data", "Data"), ("runs", "Runs"), ("errors", "Errors"), ("try", "Try"))
@@ -35,22 +37,45 @@ nav a { text-decoration: none; padding: .2rem 0; } nav a[aria-current] { font-we
 form label { display: flex; gap: .4rem; margin: 0; max-width: 100%; } form select { min-width: 0; }
 """
 
-# Arrow keys go where the links "previous" and "next" go.
+# Arrow keys go where the links "previous" and "next" go, and Escape goes back.
 SCRIPT = """
 addEventListener("keydown", (event) => {
   if (event.target.closest("select, input")) return;
-  const rel = { ArrowLeft: "prev", ArrowRight: "next" }[event.key];
+  const rel = { ArrowLeft: "prev", ArrowRight: "next", Escape: "up" }[event.key];
   document.querySelector(`a[rel=${rel}]`)?.click();
 });
+// A page of something that grows loads itself again, unless a choice was made in it that would be lost.
+let chosen = false;
+addEventListener("input", () => { chosen = true; });
+const watch = () => {
+  const wait = document.querySelector("[data-reload]")?.dataset.reload;
+  if (wait) setTimeout(() => chosen || location.reload(), 1000 * wait);
+};
+watch();
 """
 
 
-def frame(tab: str, title: str, *parts: str) -> str:
-    """Return a page with the tabs above it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """Which images of a set are shown: those with a box of this class and size, and with this fault."""
+
+    class_id: int | None = None
+    size: str = ""
+    fault: str = ""
+
+    def query(self, **more: int) -> str:
+        """Return the filters and these values as the end of an address."""
+        values = {"class": self.class_id, "size": self.size, "fault": self.fault, **more}
+        return "?" + urlencode({name: value for name, value in values.items() if value not in (None, "")})
+
+
+def frame(tab: str, title: str, *parts: str, reload_s: float = 0) -> str:
+    """Return a page with the tabs above it, which loads itself again if `reload_s` is not 0."""
     links = [
         element("a", name, href=f"/{path}", **({"aria_current": "page"} if path == tab else {})) for path, name in TABS
     ]
-    return make_page(title, element("nav", *links), *parts, style=STYLE, script=SCRIPT)
+    again = element("span", hidden="hidden", data_reload=reload_s) if reload_s else Html("")
+    return make_page(title, element("nav", *links), *parts, again, style=STYLE, script=SCRIPT)
 
 
 def data_page(sets: Sequence[LabelledSet]) -> str:
@@ -62,38 +87,49 @@ def data_page(sets: Sequence[LabelledSet]) -> str:
 
 def waiting_page(one: LabelledSet) -> str:
     """Return what is shown while the labels of a set are read."""
-    return frame("data", one.name, "Reading the labels …")
+    return frame("data", one.name, "Reading the labels …", reload_s=_WAITING_S)
 
 
-def set_page(at: int, one: LabelledSet, *, class_id: int | None, size: str, fault: str, page: int) -> str:
-    """Return thumbnails of the images of a set that pass the filters."""
+def set_page(at: int, one: LabelledSet, filters: Filters, *, page: int) -> str:
+    """Return thumbnails of the images of a set that pass the filters; pages count from 1."""
     records = one.records
-    chosen = choose(one, class_id=class_id, size=size, fault=fault)
+    chosen = choose(one, filters)
     pages = max(-(-len(chosen) // PER_PAGE), 1)
-    page = min(max(page, 0), pages - 1)
-    filters = {"class": "" if class_id is None else class_id, "size": size, "fault": fault}
+    page = min(max(page, 1), pages)
     thumbs = [
         element(
             "a",
             element("img", src=f"/thumb/{at}/{i}", alt=records.relative_path(i), loading="lazy"),
             element("span", records.relative_path(i)),
-            href=f"/image/{at}/{i}",
+            href=f"/image/{at}/{i}{filters.query()}",
         )
-        for i in chosen[page * PER_PAGE : (page + 1) * PER_PAGE].tolist()
+        for i in chosen[(page - 1) * PER_PAGE : page * PER_PAGE].tolist()
     ]
     return frame(
         "data",
         one.name,
-        _filters(one, class_id, size, fault),
-        f"{len(chosen)} of {len(records)} images, page {page + 1} of {pages}",
-        element("p", *_turns(page, pages, lambda to: f"?{urlencode({**filters, 'page': to})}"), class_="controls"),
+        _filters(one, filters),
+        f"{len(chosen)} of {len(records)} images, page {page} of {pages}",
+        element("p", *_turns(page - 1, pages, lambda to: filters.query(page=to + 1)), class_="controls"),
+        _jump(filters, page, pages) if pages > 1 else "",
         element("div", *thumbs, class_="thumbs"),
+        reload_s=_RELOAD_S if one.checking else 0,
     )
 
 
-def choose(one: LabelledSet, *, class_id: int | None, size: str, fault: str) -> NDArray[np.int64]:
-    """Return the images with a box of this class and size, and with this fault; None and "" are any."""
-    records = one.records
+def _jump(filters: Filters, page: int, pages: int) -> Html:
+    kept = [
+        element("input", type="hidden", name=name, value=value)
+        for name, value in (("class", _text(filters.class_id)), ("size", filters.size), ("fault", filters.fault))
+        if value
+    ]
+    number = element("input", type="number", name="page", min=1, max=pages, value=page)
+    return element("form", *kept, element("label", "Page ", number), element("button", "Go"), class_="controls")
+
+
+def choose(one: LabelledSet, filters: Filters) -> NDArray[np.int64]:
+    """Return the images that pass the filters, in order."""
+    records, class_id, size, fault = one.records, filters.class_id, filters.size, filters.fault
     kept = np.ones(len(records.class_ids), np.bool_)
     if class_id is not None:
         kept &= records.class_ids == class_id
@@ -109,15 +145,21 @@ def choose(one: LabelledSet, *, class_id: int | None, size: str, fault: str) -> 
     return chosen
 
 
-def image_page(at: int, one: LabelledSet, index: int) -> str:
-    """Return one image with its boxes."""
+def image_page(at: int, one: LabelledSet, index: int, filters: Filters) -> str:
+    """Return one image with its boxes; the arrow keys go through the images that pass the filters."""
     records = one.records
+    chosen = choose(one, filters)
+    place = int(np.searchsorted(chosen, index))
+    if place == len(chosen) or chosen[place] != index:
+        filters, chosen, place = Filters(), np.arange(len(records)), index
     classes, boxes = records.class_ids_of(index).tolist(), records.boxes(index)
     rows = [
         (records.names[c], *(f"{v:.1f}" for v in box), "crowd" if crowd else "")
         for c, box, crowd in zip(classes, boxes.tolist(), records.crowd_of(index).tolist(), strict=True)
     ]
-    turns = _turns(index, len(records), lambda to: f"/image/{at}/{to}")
+    turns = _turns(place, len(chosen), lambda to: f"/image/{at}/{chosen[to]}{filters.query()}")
+    back = f"/data/{at}{filters.query(page=place // PER_PAGE + 1)}"
+    where = f"image {place + 1} of {len(chosen)}"
     found = [] if one.report is None else [f for f in one.report.findings if f.index == index]
     samples = [
         element("img", src=f"/augmented/{at}/{index}/{epoch}", alt=f"sample of epoch {epoch}", loading="lazy")
@@ -127,7 +169,7 @@ def image_page(at: int, one: LabelledSet, index: int) -> str:
     return frame(
         "data",
         records.relative_path(index),
-        element("p", element("a", "all images", href=f"/data/{at}"), "  ", *turns, class_="controls"),
+        element("p", element("a", "↑ images", rel="up", href=back), "  ", *turns, where, class_="controls"),
         element("img", class_="picture", src=f"/picture/{at}/{index}", alt=alt),
         element("ul", *(element("li", f"{f.rule}: {f.message}") for f in found)),
         element("details", element("summary", "As training sees it"), element("div", *samples, class_="samples")),
@@ -136,9 +178,11 @@ def image_page(at: int, one: LabelledSet, index: int) -> str:
 
 
 def runs_page(runs: Sequence[Run], chosen: Collection[str]) -> str:
-    """Return the list of runs, and the AP of those with the chosen keys over their steps."""
+    """Return the list of runs, and those with the chosen keys side by side: AP, loss, and settings that differ."""
     rows: list[tuple[str, ...]] = []
-    lines: list[Series] = []
+    aps: list[Series] = []
+    losses: list[Series] = []
+    compared: list[Run] = []
     for run in runs:
         steps, scores = read_metrics(run.folder)
         best = max((s["AP"] for s in scores), default=None)
@@ -148,15 +192,41 @@ def runs_page(runs: Sequence[Run], chosen: Collection[str]) -> str:
         state = "running" if run.live else "ended" if (run.folder / "result.json").exists() else "stopped"
         last = f"{steps[-1]['step']:g}" if steps else "0"
         rows.append((box, link, state, last, "–" if best is None else f"{best:.4f}"))
-        if run.key in chosen and len(lines) < MOST_LINES:
-            values = [s["AP"] for s in scores]
-            lines.append(Series(name=run.name, x=[s["step"] for s in scores], y=values, dots=True))
+        if run.key in chosen and len(compared) < MOST_LINES:
+            compared.append(run)
+            aps.append(_series(run.name, scores, "AP", dots=True))
+            losses.append(_series(run.name, thin(steps), "total"))
     if not rows:
         return frame("runs", "Runs", "No run is in these folders. boxwright train makes one in runs/train.")
     listed = table(("", "run", "state", "steps", "best AP"), rows, texts=3)
-    plot = section("AP over the steps", line_plot(lines, x_label="step", y_label="AP")) if lines else ""
-    form = element("form", listed, element("button", "Compare the chosen runs"), action="/runs")
-    return frame("runs", "Runs", form, plot)
+    plots = [
+        element("div", element("h3", title), line_plot(lines, x_label="step"))
+        for title, lines in (("AP over the steps", aps), ("Loss over the steps", losses))
+    ]
+    return frame(
+        "runs",
+        "Runs",
+        element("form", listed, element("button", "Compare the chosen runs"), action="/runs"),
+        section("Compared", element("div", *plots, class_="columns halves")) if compared else "",
+        _differences(compared),
+        reload_s=_RELOAD_S if any(run.live for run in runs) else 0,
+    )
+
+
+def _series(name: str, rows: Sequence[Mapping[str, float]], key: str, *, dots: bool = False) -> Series:
+    return Series(name=name, x=[row["step"] for row in rows], y=[row[key] for row in rows], dots=dots)
+
+
+def _differences(runs: Sequence[Run]) -> str:
+    """Return the settings in which runs differ."""
+    settings = [run.settings() for run in runs]
+    names = list(dict.fromkeys(name for values in settings for name in values))
+    rows = [(name, *(values.get(name, "–") for values in settings)) for name in names]
+    rows = [row for row in rows if len(set(row[1:])) > 1]
+    if len(runs) < 2 or not rows:
+        return ""
+    heads = ("setting", *(run.name for run in runs))
+    return section("Settings that differ", element("div", table(heads, rows, texts=len(heads)), id="settings"))
 
 
 def run_page(run: Run, step: int | None = None) -> str:
@@ -165,7 +235,8 @@ def run_page(run: Run, step: int | None = None) -> str:
     best = max((s["AP"] for s in scores), default=None)
     head = [("state", "running" if run.live else "not running"), ("steps", f"{steps[-1]['step']:g}" if steps else "0")]
     head.append(("best AP", "–" if best is None else f"{best:.4f}"))
-    return frame("runs", run.name, figures(head), draw_curves(steps, scores), _sheet(run, step))
+    reload_s = _RELOAD_S if run.live else 0
+    return frame("runs", run.name, figures(head), draw_curves(steps, scores), _sheet(run, step), reload_s=reload_s)
 
 
 def _sheet(run: Run, wanted: int | None) -> str:
@@ -188,8 +259,8 @@ def _sheet(run: Run, wanted: int | None) -> str:
 def errors_page(pages: Sequence[Page]) -> str:
     """Return the list of the pages that other commands wrote."""
     rows = [
-        (one.kind, element("a", one.name, href=f"/report/{at}", target="_blank", rel="noopener"), one.said)
-        for at, one in enumerate(pages)
+        (one.kind, element("a", one.name, href=f"/report/{one.key}", target="_blank", rel="noopener"), one.said)
+        for one in pages
     ]
     none = "No report is in these folders. boxwright eval MODEL --data SET --report writes one."
     return frame("errors", "Errors and comparisons", table(("kind", "folder", ""), rows, texts=2) if rows else none)
@@ -209,18 +280,18 @@ def _turns(at: int, count: int, address: Callable[[int], str]) -> list[str]:
     return links
 
 
-def _filters(one: LabelledSet, class_id: int | None, size: str, fault: str) -> Html:
+def _filters(one: LabelledSet, filters: Filters) -> Html:
     records: Records = one.records
     parts = [
-        _select("class", "Class", [(str(i), name) for i, name in enumerate(records.names)], _text(class_id)),
-        _select("size", "Size", [(name, name) for name in SIZES], size),
+        _select("class", "Class", [(str(i), name) for i, name in enumerate(records.names)], _text(filters.class_id)),
+        _select("size", "Size", [(name, name) for name in SIZES], filters.size),
     ]
     if one.report is not None:
         count = dict.fromkeys(RULES, 0)
         for finding in one.report.findings:
             count[finding.rule] += 1
         found = [(rule, f"{rule} ({n})") for rule, n in count.items() if n]
-        parts.append(_select("fault", "Fault", found, fault))
+        parts.append(_select("fault", "Fault", found, filters.fault))
     elif one.checking:
         parts.append(element("span", f"Checking: {one.checked[0]} of {one.checked[1] or len(records)} images"))
     else:

@@ -95,13 +95,17 @@ def _plot(
     y_from: float | None = None,
     dots: bool = False,
 ) -> Html:
-    # A long run has more steps than a plot has pixels.
-    shown = rows[:: max(1, len(rows) // MOST_POINTS)]
+    shown = thin(rows)
     found = [s[key] for s in shown for key in keys if math.isfinite(s[key])]
     top = max(found, default=1.0) * 1.05 or 1.0
     lines = [Series(name=key, x=[s["step"] for s in shown], y=[s[key] for s in shown], dots=dots) for key in keys]
     y_range = None if y_from is None else (y_from, top)
     return element("div", element("h3", title), line_plot(lines, x_label="step", y_label=title, y_range=y_range))
+
+
+def thin(rows: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:
+    """Return as many of the rows as a plot has pixels for."""
+    return rows[:: max(1, len(rows) // MOST_POINTS)]
 
 
 def read_metrics(folder: Path) -> tuple[list[dict[str, float]], list[dict[str, float]]]:
@@ -125,12 +129,12 @@ def _draw_picture(steps: list[dict[str, float]], scores: list[dict[str, float]],
     for name in ("total", "iou", "objectness", "classes", "l1"):
         left.plot([s["step"] for s in steps], [s[name] for s in steps], label=name, linewidth=1)
     left.set(title="loss", xlabel="step", ylim=(0, None))
-    left.legend()
+    left.legend(loc="upper right")  # the best place takes seconds to find in a long run
     middle.plot([s["step"] for s in steps], [s["lr"] for s in steps], linewidth=1)
     middle.set(title="learning rate", xlabel="step")
     for name in ("AP", "AP50", "AP75"):
         right.plot([s["step"] for s in scores], [s[name] for s in scores], marker="o", markersize=3, label=name)
     right.set(title="held-out images", xlabel="step", ylim=(0, 1))
     if scores:
-        right.legend()
+        right.legend(loc="lower right")
     figure.savefig(path, dpi=110)
