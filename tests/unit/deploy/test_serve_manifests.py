@@ -14,6 +14,7 @@ from support.asgi import call
 from support.shared import ROOT
 from support.toy import save_toy_onnx, toy_spec
 
+import boxwright
 from boxwright.cli import build_parser
 from boxwright.serve.config import ServeConfig
 
@@ -94,8 +95,15 @@ def test_the_image_refuses_to_start_open_to_all() -> None:
 
 def test_what_the_image_is_built_from_is_not_ignored() -> None:
     kept = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line[0] == "!"}
-    assert kept == {"src", "pyproject.toml", "constraints.txt", "README.md", "LICENSE"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    hook = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["path"]
+    assert kept == {"src", "pyproject.toml", "constraints.txt", project["project"]["readme"], "LICENSE", hook}
     assert all((ROOT / name).exists() for name in kept)
+
+
+def test_the_images_are_called_by_this_version() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in FOLDER.iterdir())
+    assert set(re.findall(r"boxwright-(?:ray-)?serve:([0-9.]+)", text)) == {boxwright.__version__}
 
 
 def check_container(container: dict[str, Any], volumes: list[dict[str, Any]]) -> None:
