@@ -12,6 +12,7 @@ from support.estimation import SAMPLES, Diary, assert_same_weights, make_estimat
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
+from boxwright.accel.checkpoint import save_checkpoint
 from boxwright.accel.estimator import Accuracy, Callback, Estimator, Sharded
 from boxwright.accel.estimator.metrics import name_metrics
 from boxwright.core.errors import CheckpointError, UsageError
@@ -80,9 +81,9 @@ def test_files_that_do_not_fit_are_refused_and_change_nothing(tmp_path: Path) ->
         estimator.load(tmp_path / "torn.pt")
     with pytest.raises(CheckpointError, match="There is no checkpoint"):
         estimator.load_checkpoint(tmp_path / "none.pt")
-    estimator.save(tmp_path / "weights.pt")
-    with pytest.raises(CheckpointError, match="read by load"):
-        estimator.load_checkpoint(tmp_path / "weights.pt")
+    save_checkpoint(tmp_path / "numbers.pt", {"epoch": 3})
+    with pytest.raises(CheckpointError, match="not a checkpoint of an estimator's training"):
+        estimator.load_checkpoint(tmp_path / "numbers.pt")
     with pytest.raises(UsageError, match="needs a model_dir"):
         estimator.load_checkpoint()
     assert_same_weights(estimator.get_state_dict(), before, bound=0)

@@ -23,16 +23,20 @@ from boxwright.accel.estimator.intake import (
 )
 from boxwright.accel.estimator.metrics import name_metrics
 from boxwright.accel.estimator.model_checkpoint import LAST, latest_checkpoint
+from boxwright.accel.estimator.orca_names import Numbers, check_orca, takes_model_path
 from boxwright.accel.estimator.partitions import collect
 from boxwright.accel.estimator.scoring import evaluate, predict
-from boxwright.accel.estimator.state import State, read_weights, to_cpu, write_entire
+from boxwright.accel.estimator.state import State, WeightsAlone, read_weights, to_cpu, write_entire
 from boxwright.accel.nano import TorchNano
 from boxwright.accel.places import has_file, is_folder, is_url, locate, to_write
 from boxwright.accel.plan import Plan
 from boxwright.core.errors import CheckpointError, UsageError, check_choice
+from boxwright.core.log import get_logger
 from boxwright.launchers.base import Launcher
 from boxwright.launchers.placement import ELSEWHERE
 
+_log = get_logger(__name__)
+_ORCA = ("use_tqdm", "sync_stats", "log_level")
 _OWN = ("num_processes", "strategy", "distributed_backend", "seed")
 
 
@@ -102,7 +106,8 @@ class Estimator:
             seed: of the weights and the order of samples.
             log_to_driver: Orca's argument. The workers' output always comes here.
             **settings: other settings of `TorchNano`: precision, device, channels_last, cpu_for_each_process, …;
-                find_unused_parameters=True for a model that leaves parameters out in some steps.
+                find_unused_parameters=True for a model that leaves parameters out in some steps. Orca's use_tqdm,
+                sync_stats and log_level too, where they ask for what happens anyway.
 
         Raises:
             UsageError: settings contradict each other.
@@ -123,6 +128,7 @@ class Estimator:
             >>> round(estimator.get_state_dict()["weight"].item(), 2)
             2.0
         """
+        check_orca({name: settings.pop(name) for name in _ORCA if name in settings})
         taken = [name for name in _OWN if name in settings]
         if taken:
             raise UsageError(f"{taken[0]}={settings[taken[0]]!r}: use backend, workers_per_node and seed instead.")
@@ -186,16 +192,17 @@ class Estimator:
     def fit(
         self,
         data: Any,
-        *,
         epochs: int | None = None,
-        max_steps: int | None = None,
         batch_size: int | None = None,
+        *,
+        max_steps: int | None = None,
         validation_data: Any = None,
         validation_batch_size: int | None = None,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Sequence[Callback] | None = (),
         feature_cols: Sequence[str] | None = None,
         label_cols: Sequence[str] | None = None,
         shuffle: bool | None = None,
+        **orca: Any,
     ) -> list[dict[str, Any]]:
         """Train for more epochs, and return the numbers of each, such as train_loss and val_loss.
 
@@ -214,12 +221,14 @@ class Estimator:
             feature_cols: the columns that are the model's inputs, for tables.
             label_cols: the columns that are the targets, for tables.
             shuffle: whether the rows of a table or data set are shuffled each epoch; True by default.
+            orca: Orca's profile, reduce_results and info, where they ask for what happens anyway.
 
         Raises:
             UsageError: arguments contradict each other.
             WorkerError: a worker failed; the message holds its rank and traceback.
         """
         self._check_open()
+        check_orca(orca)
         if max_steps is not None:
             if epochs is not None:
                 raise UsageError(f"epochs={epochs!r} and max_steps={max_steps!r}: give one of them.")
@@ -227,7 +236,7 @@ class Estimator:
         else:
             epochs = check_count("epochs", 1 if epochs is None else epochs)
         data, validation_data = collect(data), collect(validation_data)
-        called = check_callbacks(callbacks)
+        called = check_callbacks(callbacks or ())
         columns = (feature_cols, label_cols)
         workers = self.plan.processes
         source = self._intake.open(data, batch_size, columns, workers=workers, shuffle=shuffle)
@@ -253,16 +262,17 @@ class Estimator:
             run=uuid4().hex,
         )
         self._state = self._launch(fit, job)
-        return self._state.stats
+        return [Numbers(numbers) for numbers in self._state.stats]
 
     def evaluate(
         self,
         data: Any,
-        *,
         batch_size: int | None = None,
-        callbacks: Sequence[Callback] = (),
+        *,
+        callbacks: Sequence[Callback] | None = (),
         feature_cols: Sequence[str] | None = None,
         label_cols: Sequence[str] | None = None,
+        **orca: Any,
     ) -> dict[str, Any]:
         """Return loss, metrics and num_samples of the whole set; each sample counts once, however many workers.
 
@@ -273,21 +283,24 @@ class Estimator:
             callbacks: as for `fit`; their hooks with `val` in the name are called.
             feature_cols: the columns that are the model's inputs, for tables.
             label_cols: the columns that are the targets, for tables.
+            orca: Orca's num_steps, profile, reduce_results and info, where they ask for what happens anyway.
 
         Raises:
             UsageError: arguments contradict each other.
             WorkerError: a worker failed.
         """
-        return dict(self._score(evaluate, collect(data), batch_size, (feature_cols, label_cols), callbacks))
+        check_orca(orca)
+        return Numbers(self._score(evaluate, collect(data), batch_size, (feature_cols, label_cols), callbacks))
 
     def predict(
         self,
         data: Any,
-        *,
         batch_size: int | None = None,
-        callbacks: Sequence[Callback] = (),
+        *,
+        callbacks: Sequence[Callback] | None = (),
         feature_cols: Sequence[str] | None = None,
         output_cols: Sequence[str] | None = None,
+        **orca: Any,
     ) -> Any:
         """Return the outputs for the whole set in the order of the data.
 
@@ -302,12 +315,14 @@ class Estimator:
             callbacks: as for `fit`; their hooks with `pred` in the name are called.
             feature_cols: the columns that are the model's inputs, for tables.
             output_cols: names of the columns of outputs, in the model's order, for tables and partitions.
+            orca: Orca's profile, where it asks for what happens anyway.
 
         Raises:
             UsageError: arguments contradict each other, outputs don't have one entry per sample, or a table already
                 has a column of that name.
             WorkerError: a worker failed.
         """
+        check_orca(orca)
         if isinstance(output_cols, str):
             raise UsageError(f"output_cols={output_cols!r} is one name. Give a list: [{output_cols!r}].")
         data = collect(data)
@@ -325,6 +340,7 @@ class Estimator:
         copied: dict[str, Any] = to_cpu(dict(weights))
         return copied
 
+    @takes_model_path
     def save(self, path: str | Path, *, entire: bool = False) -> str | Path:
         """Write the weights to a file that `load` and `torch.load` read, or to a URL; return its path.
 
@@ -344,6 +360,7 @@ class Estimator:
                 save_checkpoint(file, weights)
         return path if is_url(str(path)) else Path(path)
 
+    @takes_model_path
     def load(self, path: str | Path, *, trust: bool = False) -> None:
         """Load weights from a file or URL of `save`, `save_checkpoint` or `torch.save`; training begins from epoch 0.
 
@@ -359,6 +376,7 @@ class Estimator:
         self._blueprint.make_model(weights, self._blueprint.copy_config())
         self._state = State(model=weights)
 
+    @takes_model_path
     def save_checkpoint(self, path: str | Path) -> str | Path:
         """Write what training needs to resume to a file or URL: weights, optimizer, scheduler, counters; return it.
 
@@ -372,8 +390,11 @@ class Estimator:
         state.save(locate(path))
         return path
 
+    @takes_model_path
     def load_checkpoint(self, path: str | Path | None = None) -> int:
         """Resume training from a checkpoint, by default the last one in `model_dir`; return its epoch.
+
+        A file with weights alone, as `ModelCheckpoint(save_weights_only=True)` writes it, is loaded as `load` does.
 
         Raises:
             CheckpointError: there is none, or it can't be used.
@@ -387,7 +408,12 @@ class Estimator:
             file = latest_checkpoint(file)
         if not has_file(file):
             raise CheckpointError(f"There is no checkpoint {file!r}. fit() writes one after each epoch.")
-        state = State.load(file)
+        try:
+            state = State.load(file)
+        except WeightsAlone:
+            _log.warning("%r holds weights alone: training begins from epoch 0 with them.", file)
+            self.load(file)
+            return 0
         self._blueprint.make_model(state.model, self._blueprint.copy_config())
         self._state = state
         return state.epoch
@@ -401,8 +427,9 @@ class Estimator:
         """
         return latest_checkpoint(folder)
 
-    def shutdown(self) -> None:
+    def shutdown(self, **orca: Any) -> None:
         """Remove what was written for the workers; the estimator can't be used afterwards."""
+        check_orca(orca)
         self._open = False
         self._intake.close()
 
@@ -418,11 +445,11 @@ class Estimator:
         data: Any,
         batch_size: int | None,
         columns: tuple[Sequence[str] | None, Sequence[str] | None],
-        callbacks: Sequence[Callback],
+        callbacks: Sequence[Callback] | None,
         output_cols: Sequence[str] | None = None,
     ) -> Any:
         self._check_open()
-        called = check_callbacks(callbacks)
+        called = check_callbacks(callbacks or ())
         source = self._intake.open(data, batch_size, columns, whole_rows=function is predict, output_cols=output_cols)
         return self._launch(function, self._blueprint, source, self._state.model, called)
 

@@ -22,7 +22,8 @@ class ModelCheckpoint(Callback):
 
     Args:
         filepath: a path or URL without suffix; `{epoch}` in its name becomes `epoch=3`, `{epoch:02d}` `epoch=03`.
-        save_weights_only: write the weights alone, for `load`.
+        save_weights_only: write the weights alone, for `load` and `load_checkpoint`.
+        interval: write after every so many epochs; -1 for each.
 
     Raises:
         UsageError: the name has no `{epoch}`: each epoch would replace the one before.
@@ -32,7 +33,7 @@ class ModelCheckpoint(Callback):
         'epoch=03.ckpt'
     """
 
-    def __init__(self, filepath: str, save_weights_only: bool = False) -> None:
+    def __init__(self, filepath: str, save_weights_only: bool = False, *, interval: int = -1) -> None:
         path = PurePosixPath(str(filepath))
         fields = [name for _, name, _, _ in string.Formatter().parse(path.name) if name is not None]
         if fields != ["epoch"]:
@@ -44,6 +45,9 @@ class ModelCheckpoint(Callback):
         # As Orca names them: "{epoch:02d}" means "epoch=03".
         self._form = re.sub(r"\{epoch", "epoch={epoch", path.name)
         self.save_weights_only = save_weights_only
+        if interval != -1 and interval < 1:
+            raise UsageError(f"interval={interval!r} is not possible. Use a number of epochs, or -1 for each.")
+        self._interval = max(1, interval)
 
     def name(self, epoch: int) -> str:
         """Return the name of an epoch's file."""
@@ -63,6 +67,8 @@ class ModelCheckpoint(Callback):
 
     def after_train_epoch(self, run: Run) -> None:
         """Write the epoch's checkpoint."""
+        if run.epochs % self._interval:
+            return
         run.save_checkpoint(locate(self._folder, self.name(run.epochs)), self.save_weights_only)
 
     def after_run(self, run: Run) -> None:

@@ -63,10 +63,13 @@ class State:
         with to_read(place) as path:
             saved = load_checkpoint(path)
         if saved.get("format") != _FORMAT:
-            raise CheckpointError(
-                f"{place!r} is not a checkpoint of an estimator's training. Weights alone are read by load()."
-            )
+            kind = WeightsAlone if any(isinstance(value, Tensor) for value in saved.values()) else CheckpointError
+            raise kind(f"{place!r} is not a checkpoint of an estimator's training.")
         return cls(**{f.name: saved[f.name] for f in fields(cls)} | {"stats": json.loads(saved["stats"])})
+
+
+class WeightsAlone(CheckpointError):
+    """The file holds weights, and nothing else that training needs."""
 
 
 def to_cpu(values: Any) -> Any:
