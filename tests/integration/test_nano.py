@@ -296,6 +296,29 @@ def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> Non
         TorchNano(**settings)
 
 
+class AsInBigdlNano(TorchNano):
+    def train(self, path: Path) -> dict[str, Any]:  # type: ignore[override] # a user's own arguments
+        net = nn.Linear(4, 1)
+        model, optimizer = self.setup(net, torch.optim.SGD(net.parameters(), lr=0.1), move_to_device=True)
+        loader = self.setup_dataloaders(DataLoader(torch.ones(8, 4), batch_size=4), replace_sampler=False)
+        self.seed_everything(42, workers=True)
+        for batch in loader:
+            optimizer.zero_grad()
+            self.backward(model(batch).mean(), model=model)
+            optimizer.step()
+        self.barrier("trained")
+        self.save({"model": model.state_dict(), "batches": len(loader)}, path)
+        loaded: dict[str, Any] = self.load(path)
+        assert torch.equal(loaded["model"]["weight"], net.weight)
+        with pytest.raises(UsageError, match="move_to_device=False is not possible"):
+            self.setup_dataloaders(loader, move_to_device=False)
+        return loaded
+
+
+def test_methods_take_what_they_took_in_bigdl_nano(tmp_path: Path) -> None:
+    assert AsInBigdlNano().train(tmp_path / "state.pt")["batches"] == 2
+
+
 def test_train_must_be_overridden() -> None:
     with pytest.raises(UsageError, match="Override train"):
         TorchNano().train()

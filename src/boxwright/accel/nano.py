@@ -245,15 +245,16 @@ class TorchNano:
         parcel.apply(changes)
         return result
 
-    def setup(self, model: nn.Module, *rest: Any) -> Any:
+    def setup(self, model: nn.Module, *rest: Any, move_to_device: bool = True) -> Any:
         """Return model, optimizers and loaders ready for this process.
 
         `setup(model)`, `setup(model, optimizer)`, `setup(model, [optimizers], *loaders)`: a list is returned as a
         list, everything else alone.
 
         Raises:
-            UsageError: something is neither a model, an optimizer nor a loader.
+            UsageError: something is neither a model, an optimizer nor a loader, or is not to be moved to the device.
         """
+        _check_moved(move_to_device)
         optimizers = [o for item in rest for o in as_list(item) if isinstance(o, Optimizer)]
         if self._scaler is not None and len(optimizers) > 1:
             raise UsageError("precision='16' scales the loss for one optimizer. Use precision='bf16' with several.")
@@ -265,13 +266,21 @@ class TorchNano:
             ready.append(done if many else done[0])
         return module if len(ready) == 1 else tuple(ready)
 
-    def setup_dataloaders(self, *loaders: Any) -> Any:
-        """Return the loaders over this process's share: one loader for one, a list for several."""
-        ready = [self._setup_loader(loader) for loader in loaders]
+    def setup_dataloaders(self, *loaders: Any, replace_sampler: bool = True, move_to_device: bool = True) -> Any:
+        """Return the loaders over this process's share: one loader for one, a list for several.
+
+        With `replace_sampler=False` each process reads all batches.
+        """
+        _check_moved(move_to_device)
+        ready = [self._setup_loader(loader, shared=replace_sampler) for loader in loaders]
         return ready[0] if len(ready) == 1 else ready
 
-    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        """Compute the gradients; from a scaled loss where the precision needs it, but in their true size."""
+    def backward(self, loss: Tensor, *args: Any, model: nn.Module | None = None, **kwargs: Any) -> None:
+        """Compute the gradients; from a scaled loss where the precision needs it, but in their true size.
+
+        `model` is there for code that was written for Lightning, like all else that torch's own `backward` takes.
+        """
+        del model
         scaled: Any = loss if self._scaler is None else self._scaler.scale(loss)
         for optimizer in self._scaled:
             optimizer.scale_gradients()
@@ -310,8 +319,8 @@ class TorchNano:
         if self.is_global_zero:
             print(*args, **kwargs)  # noqa: T201
 
-    def barrier(self) -> None:
-        """Wait until every process is here."""
+    def barrier(self, name: str = "") -> None:  # noqa: ARG002  Lightning's signature
+        """Wait until every process is here; a name is for the reader of the code."""
         if self.is_distributed:
             distributed.barrier()
 
@@ -327,8 +336,15 @@ class TorchNano:
         """Return one process's value in all of them."""
         return collectives.broadcast(value, src, self.world_size)
 
-    def save(self, path: str | Path, state: Mapping[str, Any]) -> None:
-        """Write a checkpoint atomically from the first process; modules and optimizers by their state."""
+    def save(self, path: str | Path | Mapping[str, Any], state: Mapping[str, Any] | str | Path) -> None:
+        """Write a checkpoint atomically from the first process; modules and optimizers by their state.
+
+        The state may come first, as in BigDL-Nano.
+        """
+        if isinstance(path, Mapping):
+            path, state = state, path
+        assert not isinstance(path, Mapping)
+        assert isinstance(state, Mapping)
         if self.is_global_zero:
             plain = {k: v.state_dict() if hasattr(v, "state_dict") else v for k, v in state.items()}
             save_checkpoint(Path(path), plain)
@@ -357,8 +373,8 @@ class TorchNano:
             self._scaler.load_state_dict(dict(state))
 
     @staticmethod
-    def seed_everything(seed: int) -> int:
-        """Set torch's, numpy's and Python's random numbers."""
+    def seed_everything(seed: int, workers: bool = True) -> int:  # noqa: ARG004  Lightning's signature
+        """Set torch's, numpy's and Python's random numbers; torch derives those of a loader's workers from its own."""
         torch.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002 - the global generator is what users' code draws from
@@ -396,13 +412,14 @@ class TorchNano:
             return self._scaled[-1]
         return self._setup_loader(part)
 
-    def _setup_loader(self, loader: Any) -> Any:
+    def _setup_loader(self, loader: Any, *, shared: bool = True) -> Any:
         if not hasattr(loader, "__iter__"):
             raise UsageError(
                 f"setup() can't use a {type(loader).__name__}: it is not a model, an optimizer or a loader."
             )
-        own = share(loader, rank=self.global_rank, world_size=self.world_size, seed=self._seed)
-        return NanoLoader(own, self._place, self._device.feed)
+        if shared:
+            loader = share(loader, rank=self.global_rank, world_size=self.world_size, seed=self._seed)
+        return NanoLoader(loader, self._place, self._device.feed)
 
     def _run_job(
         self,
@@ -438,6 +455,11 @@ class TorchNano:
                 gc.collect()  # gloo aborts at exit while a parallel model is still alive
                 distributed.destroy_process_group()
                 self._world = World.single()
+
+
+def _check_moved(move_to_device: bool) -> None:
+    if not move_to_device:
+        raise UsageError("move_to_device=False is not possible: models and batches go to the process's device.")
 
 
 def _launch_first(train: Callable[..., Any]) -> Callable[..., Any]:
