@@ -14,13 +14,14 @@ from support.faults import Learning, exchange_places, find_orphans, learn_undist
 from support.processes import has_ended
 
 from boxwright.core.errors import UsageError
+from boxwright.core.signals import sigterm_raises
 from boxwright.core.world import World
 from boxwright.launchers.base import WorkerFailed
 from boxwright.launchers.placement import make_workers_anywhere
 from boxwright.launchers.restart import Restart
 
 pytest.importorskip("ray", reason="ray is not installed")
-from boxwright.launchers.ray_ import RayLauncher
+from boxwright.launchers.ray_ import RayLauncher, open_ray
 
 pytestmark = pytest.mark.xdist_group("ray")
 
@@ -103,7 +104,7 @@ OWN_RAY = """
 import signal, sys
 import psutil, ray
 from boxwright.launchers.placement import make_workers_anywhere
-from boxwright.launchers.ray_ import RayLauncher
+from boxwright.launchers.ray_ import RayLauncher, open_ray
 
 class Stream:
     def __init__(self): self.text = ""
@@ -136,7 +137,7 @@ def test_a_ray_of_its_own_is_stopped_again_and_streams_without_fileno_work():
 KILLED = """
 import os, sys, threading
 from boxwright.launchers.placement import make_workers_anywhere
-from boxwright.launchers.ray_ import RayLauncher
+from boxwright.launchers.ray_ import RayLauncher, open_ray
 
 def job(world):
     print("running", os.getpid(), flush=True)
@@ -157,3 +158,15 @@ def test_a_driver_that_ends_takes_its_workers_along(ray_cluster: RayCluster, num
 
     assert driver.returncode == -number
     assert all(has_ended(pid, within_s=30) for pid in pids)
+
+
+def test_a_sigterm_while_ray_connects_is_for_the_programs_own_handler(monkeypatch: pytest.MonkeyPatch):
+    def init(**_: object) -> None:
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(number))  # as Ray does
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("ray.init", init)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    with sigterm_raises(), pytest.raises(SystemExit) as caught, open_ray("local"):
+        pass
+    assert caught.value.code == 128 + signal.SIGTERM

@@ -141,6 +141,10 @@ def _undisturbed() -> Iterator[None]:
     try:
         with keep_handler(signal.SIGTERM):
             yield
+    except SystemExit as end:
+        if end.code == signal.SIGTERM:  # raised by Ray's handler; now the program's own decides
+            signal.raise_signal(signal.SIGTERM)
+        raise
     finally:
         sys.stdout, sys.stderr = streams["stdout"], streams["stderr"]
 
