@@ -160,9 +160,10 @@ def test_a_driver_that_ends_takes_its_workers_along(ray_cluster: RayCluster, num
     assert all(has_ended(pid, within_s=30) for pid in pids)
 
 
-def test_a_sigterm_while_ray_connects_is_for_the_programs_own_handler(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("code", [1, signal.SIGTERM])  # those of Ray's two handlers
+def test_a_sigterm_while_ray_connects_is_for_the_programs_own_handler(monkeypatch: pytest.MonkeyPatch, code: int):
     def init(**_: object) -> None:
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(number))  # as Ray does
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(code))
         signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr("ray.init", init)

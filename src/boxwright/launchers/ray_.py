@@ -142,7 +142,7 @@ def _undisturbed() -> Iterator[None]:
         with keep_handler(signal.SIGTERM):
             yield
     except SystemExit as end:
-        if end.code == signal.SIGTERM:  # raised by Ray's handler; now the program's own decides
+        if end.code in (1, signal.SIGTERM):  # raised by one of Ray's handlers; now the program's own decides
             signal.raise_signal(signal.SIGTERM)
         raise
     finally:
