@@ -102,7 +102,8 @@ def test_what_the_image_is_built_from_is_not_ignored() -> None:
 
 
 def test_the_images_are_called_by_this_version() -> None:
-    text = "".join(path.read_text(encoding="utf-8") for path in FOLDER.iterdir())
+    files = [*FOLDER.iterdir(), ROOT / "docs" / "how-to" / "serve.md"]
+    text = "".join(path.read_text(encoding="utf-8") for path in files)
     assert set(re.findall(r"boxwright-(?:ray-)?serve:([0-9.]+)", text)) == {boxwright.__version__}
 
 
