@@ -5,13 +5,11 @@ import json
 import math
 import mmap
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -20,6 +18,7 @@ from numpy.typing import NDArray
 from boxwright.core.boxes import area_xyxy, xywh_to_xyxy
 from boxwright.core.errors import DataError
 from boxwright.core.files import read_bytes, require_file
+from boxwright.data.formats.json_pieces import cut_list
 from boxwright.data.records import Records, pack_paths
 
 KEYS = ("images", "annotations", "categories")
@@ -30,9 +29,6 @@ NEGATIVE = "negative-area"
 
 _BOM = b"\xef\xbb\xbf"
 _MOST_SHOWN = 80
-_PIECE = 4 << 20  # bytes of annotations that are decoded at once: all of them would take ten times their packed size
-_CUT = re.compile(rb"\}(?=\s*,\s*\{)")
-_MOST_CUTS = 50
 _BIG = 1e12  # leaves room for sums and areas in float32
 
 
@@ -103,7 +99,6 @@ class _Columns(NamedTuple):
     crowd: NDArray[np.bool_]
 
 
-T = TypeVar("T")
 _Rows: TypeAlias = list[dict[str, Any]]
 
 _images_decoder = msgspec.json.Decoder(list[_Image])
@@ -133,41 +128,12 @@ def read_labels(file: Path) -> CocoLabels:
         categories = _list_of_rows(json.loads(bytes(top.categories)))
         if listed and categories:
             # What has been read stays in the system's cache, but no longer counts as memory of this process.
-            pieces = partial(_cut, memoryview(top.annotations), done=partial(mapped.madvise, mmap.MADV_DONTNEED))
+            pieces = partial(cut_list, memoryview(top.annotations), done=partial(mapped.madvise, mmap.MADV_DONTNEED))
             return _collect(listed, pieces, categories, where)
     except (OSError, ValueError, RecursionError):
         pass  # reading it again, whole and without types, says what is wrong
     listed, annotations, categories = _load(file)
     return _collect(listed, annotations, categories, where)
-
-
-def _cut(text: memoryview, use: Callable[[bytes], T], done: Callable[[], object]) -> Iterator[T]:
-    """Yield what `use` makes of a json list, piece by piece; each piece is a list of some of the objects.
-
-    A cut between two braces may be inside an object or a string. Then `use` raises a ValueError, because the piece is
-    not valid, and an earlier cut is tried. `done` is called before each.
-
-    Raises:
-        ValueError: it is not a list, or no cut makes a list.
-    """
-    if bytes(text[:1]) != b"[":
-        raise ValueError("not a list")
-    at, size, end = 1, _PIECE, len(text) - 1
-    while at < end:
-        done()
-        piece = bytes(text[at : min(at + size, end)])
-        if at + size >= end:
-            yield use(b"[%b]" % piece)
-            return
-        # Only near the end: a piece holds thousands of objects.
-        cuts = [found.end() for found in _CUT.finditer(piece, len(piece) - (size >> 4))]
-        for cut in cuts[: -_MOST_CUTS - 1 : -1]:
-            with suppress(ValueError):
-                yield use(b"[%b]" % piece[:cut])
-                at += piece.index(b",", cut) + 1
-                break
-        else:
-            size *= 2  # one object is longer than a piece
 
 
 def _collect(
