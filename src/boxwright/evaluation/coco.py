@@ -34,7 +34,7 @@ _COLUMNS: dict[str, tuple[DTypeLike, tuple[int, ...]]] = {
 
 
 _JOINED = 1000  # images whose arrays are joined: an array of its own takes a hundred bytes more
-_MOST_ROWS = 1_000_000  # truth boxes and detections that the engine gets at once; it takes some 300 bytes for each
+_MOST_ROWS = 500_000  # truth boxes and detections that the engine gets at once; it takes some 300 bytes for each
 
 
 class CocoEvaluator:
