@@ -50,6 +50,8 @@ def with_progress(items: Iterable[T], total: int, what: str) -> Iterator[T]:
     for done, item in enumerate(items, start=1):
         yield item
         now = time.monotonic()
+        if done == 1:
+            logged = now  # the first items are started together: one says nothing about the speed
         if now - logged > _LOG_EVERY_S:
             logged = now
             left_s = (now - start) / done * (total - done)
