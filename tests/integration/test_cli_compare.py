@@ -46,6 +46,7 @@ def test_a_worse_model_fails_the_gate_and_its_pictures_are_shown_side_by_side(
     assert done.code == 6
     assert f"dropped by {drop:.4f}" in done.err
     assert "images    0 better, 3 worse, of 4" in done.out.splitlines()
+    assert sorted(change["file"] for change in values["changed"]) == ["0001.png", "0002.png", "0004.png"]
     page = (out / "compare.html").read_text()
     assert page.count('class="pair"') == 3
     assert page.count("<use ") == page.count("data:image/jpeg;base64,") == 3

@@ -83,6 +83,7 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values; differences are second minus first."""
         ids = self.difference.first.verdicts.image_ids
+        files = {int(i): self.records.relative_path(at) for at, i in enumerate(self.records.image_ids.tolist())}
         values: dict[str, Any] = {
             "first": self.first.to_dict(),
             "second": self.second.to_dict(),
@@ -94,7 +95,12 @@ class Comparison:
             "images": len(ids),
             "failures": self.failures,
             "changed": [
-                {**asdict(change), "image": int(ids[change.image]), "balance": change.balance}
+                {
+                    **asdict(change),
+                    "image": int(ids[change.image]),
+                    "file": files[int(ids[change.image])],
+                    "balance": change.balance,
+                }
                 for change in self.difference.images
             ],
         }

@@ -88,7 +88,7 @@ def _classes(difference: "Difference", one: "Contender", other: "Contender") -> 
 
 
 def _direction(change: "Change") -> str:
-    if change.low == change.high:  # all objects of the class are in one image: draws can't tell
+    if change.high - change.low < 1e-9:  # all objects of the class are in one image: draws can't tell
         return ""
     return "up" if change.low > 0 else "down" if change.high < 0 else ""
 
@@ -118,8 +118,8 @@ def _pictures(comparison: "Comparison") -> Html:
     return section(
         "Pictures that changed",
         f"{len(better)} images became better, {len(worse)} worse; the {len(pairs)} largest changes, the worst first. "
-        "Each model at its threshold with the best F1. Green: right. Red: wrong. Dashed yellow: an object that was not "
-        "found.",
+        "A is on the left, B on the right, each at its threshold with the best F1. Green: right. Red: wrong. Dashed "
+        "yellow: an object that was not found.",
         *pairs,
         "" if pairs else "No picture changed.",
     )
