@@ -130,9 +130,12 @@ class Server:
             time.sleep(0.05)
 
     def memory(self) -> int:
-        """Return the bytes that the server and its workers have for themselves, and their share of the common ones."""
+        """Return the bytes that the server and its workers have for themselves.
+
+        Not their share of common ones, which changes when another program loads or leaves the same library.
+        """
         family = [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
-        return sum(one.memory_full_info().pss for one in family)
+        return sum(one.memory_full_info().uss for one in family)
 
     def close(self) -> None:
         """End it and all of its processes."""
