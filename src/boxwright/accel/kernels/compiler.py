@@ -25,7 +25,9 @@ VARIANTS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
 processor must have."""
 
 
-def compile_library(compiler: str, sources: Path, library: Path, target: Sequence[str]) -> None:
+def compile_library(
+    compiler: str, sources: Path, library: Path, target: Sequence[str], *, timeout_s: float | None = TIMEOUT_S
+) -> None:
     """Compile the kernels into a shared library.
 
     Args:
@@ -33,6 +35,7 @@ def compile_library(compiler: str, sources: Path, library: Path, target: Sequenc
         sources: the folder of the sources.
         library: the file to write; an object file is left beside it.
         target: the flags that choose the instruction set.
+        timeout_s: how long the compiler may take; None for as long as it needs.
 
     Raises:
         subprocess.SubprocessError: the compiler fails or takes too long.
@@ -44,4 +47,4 @@ def compile_library(compiler: str, sources: Path, library: Path, target: Sequenc
     # second OpenMP in the process would compete for the cores.
     link = [compiler, "-shared", str(objects), "-o", str(library), "-lm"]
     for command in (compile_, link):
-        subprocess.run(command, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
+        subprocess.run(command, capture_output=True, text=True, check=True, timeout=timeout_s)
