@@ -98,15 +98,18 @@ def find_method(name: str) -> str:
 
 
 def matches(
-    name: str, *, accelerator: str | Iterable[str] | None = None, precision: str | Iterable[str] | None = None
+    name: str, *, accelerator: str | Iterable[str | None] | None = None, precision: str | Iterable[str] | None = None
 ) -> bool:
     """Return whether a method is of one of these accelerators and precisions; None allows any.
+
+    Among accelerators, None is plain PyTorch.
 
     Raises:
         UsageError: an accelerator or a precision is unknown.
     """
     method = METHODS[name]
-    accelerators = to_list(accelerator)
+    given = [accelerator] if isinstance(accelerator, str) else accelerator or ()
+    accelerators = [word or "pytorch" for word in given]
     known = sorted({m.accelerator for m in METHODS.values()})
     for word in accelerators:
         check_choice("accelerator", word, known)

@@ -17,7 +17,7 @@ class SearchConfig:
         includes: try only these methods; None for those of the search mode.
         excludes: leave out these methods.
         search_mode: "default", or "all" to include variants that are rarely the best.
-        accelerator: try only methods of these: pytorch, jit, compile, openvino, onnxruntime, ipex.
+        accelerator: try only methods of these: pytorch (or None in a list), jit, compile, openvino, onnxruntime, ipex.
         precision: try only methods of these: fp32, bf16, fp16, int8.
         thread_num: computing threads of each model; None for one per usable physical core.
         latency_sample_num: timed runs of each model, at most.
@@ -41,7 +41,7 @@ class SearchConfig:
     includes: Iterable[str] | None = None
     excludes: Iterable[str] | None = None
     search_mode: SearchMode = "default"
-    accelerator: str | Iterable[str] | None = None
+    accelerator: str | Iterable[str | None] | None = None
     precision: str | Iterable[str] | None = None
     thread_num: int | None = None
     latency_sample_num: int = 100
@@ -79,9 +79,10 @@ class SearchConfig:
         unwanted = {find_method(name) for name in to_list(self.excludes)}
         if ORIGINAL in unwanted:
             raise UsageError("excludes=['original'] is not possible: every other method is compared with it.")
-        filters = {"accelerator": self.accelerator, "precision": self.precision}
-        chosen = {name for name in wanted - unwanted if matches(name, **filters)}
+        chosen = {
+            name for name in wanted - unwanted if matches(name, accelerator=self.accelerator, precision=self.precision)
+        }
         if not chosen:
-            asked = filters | {"includes": self.includes, "excludes": self.excludes, "search_mode": self.search_mode}
-            raise UsageError(f"No method is left to try: {', '.join(f'{k}={v!r}' for k, v in asked.items())}.")
+            asked = ("accelerator", "precision", "includes", "excludes", "search_mode")
+            raise UsageError(f"No method is left to try: {', '.join(f'{k}={getattr(self, k)!r}' for k in asked)}.")
         return tuple(name for name in METHODS if name == ORIGINAL or name in chosen)

@@ -19,6 +19,7 @@ from boxwright.optimize.metrics import MetricScorer
 from boxwright.optimize.model import LoadOptions, remove_with
 from boxwright.optimize.model_case import ModelCase, example_call, fitting_samples, hash_model, take_samples
 from boxwright.optimize.module import as_module
+from boxwright.optimize.nano_names import takes_nano_names
 from boxwright.optimize.report import Report
 from boxwright.optimize.saved_trials import lock_folder
 from boxwright.optimize.search import run_search
@@ -70,6 +71,7 @@ class InferenceOptimizer(Conversions):
             raise UsageError("Nothing has been tried yet. Call optimize(model, training_data, …) first.")
         return self._report
 
+    @takes_nano_names
     def optimize(
         self,
         model: nn.Module,
@@ -203,7 +205,7 @@ class InferenceOptimizer(Conversions):
 
     def get_best_model(
         self,
-        accelerator: str | Sequence[str] | None = None,
+        accelerator: str | Sequence[str | None] | None = None,
         precision: str | Sequence[str] | None = None,
         accuracy_criterion: float | None = None,
     ) -> tuple[Any, str]:

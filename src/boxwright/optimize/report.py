@@ -124,7 +124,7 @@ class Report:
     def best(
         self,
         *,
-        accelerator: str | Sequence[str] | None = None,
+        accelerator: str | Sequence[str | None] | None = None,
         precision: str | Sequence[str] | None = None,
         max_drop: float | None = None,
     ) -> Row:

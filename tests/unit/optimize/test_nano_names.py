@@ -166,3 +166,13 @@ def test_a_late_model_keeps_arrays_and_precision() -> None:
     assert isinstance(output, np.ndarray)
     assert model.folder is not None
     assert read_artifact(model.folder).choice.precision is Precision.BF16
+
+
+def test_a_search_takes_bigdl_nanos_names_and_none_for_pytorch() -> None:
+    words = {"logging": False, "no_cache": False, "quiet": True, "thread_num": 1, "latency_sample_num": 1}
+    with InferenceOptimizer() as optimizer:
+        optimizer.optimize(MODEL, LOADER, accelerator=(None,), precision=("bf16",), dynamic_axes=True, **words)
+        assert [row.method for row in optimizer.report.rows] == ["original", "bf16", "bf16_channels_last"]
+        assert found(optimizer.get_best_model(accelerator=(None,), precision="bf16")[0]).startswith("eager bf16")
+        with pytest.raises(UsageError, match="no_cache=True is not possible"):
+            optimizer.optimize(MODEL, LOADER, no_cache=True)
