@@ -14,7 +14,8 @@ TERMINATED = 128 + signal.SIGTERM
 def sigterm_raises() -> Iterator[None]:
     """Turn SIGTERM into `SystemExit(143)` where it would end this process at once.
 
-    Native code that is interrupted by it may report an error of its own instead, which then becomes the exit again.
+    Native code that is interrupted by it may report an error of its own instead, or, as Ray's, another exit code; these
+    become the exit again.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
@@ -30,7 +31,7 @@ def sigterm_raises() -> Iterator[None]:
     signal.signal(signal.SIGTERM, end)
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if came.is_set():
             raise SystemExit(TERMINATED) from error
         raise
