@@ -51,6 +51,11 @@ def test_the_page_of_a_run_shows_its_last_pictures(tmp_path: Path) -> None:
     assert "Pictures" not in get(tmp_path, bare).body.decode()
 
 
+def test_a_page_that_says_what_is_wrong_has_the_tabs(tmp_path: Path) -> None:
+    reply = get(tmp_path, "/data/9")
+    assert (reply.status, b'href="/runs"' in reply.body) == (404, True)
+
+
 def test_nothing_outside_of_a_run_is_served_as_its_picture(tmp_path: Path) -> None:
     page = save_run(tmp_path / "shown" / "run", 10)
     (tmp_path / "secret.jpg").write_bytes(b"secret")

@@ -19,6 +19,15 @@ def test_a_folder_is_a_set_or_holds_some(tmp_path: Path) -> None:
     assert find_sets([tmp_path / "none"]) == []
 
 
+def test_a_folder_with_a_report_is_not_a_set(tmp_path: Path) -> None:
+    for name, page in (("evaluated", "report"), ("compared", "compare")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{page}.json").write_text("{}")
+        (tmp_path / name / f"{page}.html").write_text("")
+    one = save_labelled_set(tmp_path / "one", SCENES)
+    assert [found.folder for found in find_sets([tmp_path])] == [one]
+
+
 def test_the_labels_are_read_once_and_a_fault_reaches_who_needs_them(tmp_path: Path) -> None:
     (good,) = find_sets([save_labelled_set(tmp_path / "good", SCENES)])
     (bad,) = find_sets([folder := save_labelled_set(tmp_path / "bad", SCENES)])

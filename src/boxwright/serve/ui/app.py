@@ -22,7 +22,7 @@ from boxwright.core.errors import BoxwrightError
 from boxwright.core.files import read_bytes
 from boxwright.core.types import Detections
 from boxwright.data.shards import read_encoded
-from boxwright.report.page import element, make_page
+from boxwright.report.page import make_page
 from boxwright.serve.app import App
 from boxwright.serve.ui import pages
 from boxwright.serve.ui.found import LabelledSet, find_pages, find_runs, find_sets
@@ -174,7 +174,8 @@ class _Locked:
         elif self._is_right(request.cookies.get(name, "")):
             answer = self._app
         else:
-            answer = _sorry("Open the address that boxwright ui printed: it carries a token.", 401)
+            page = make_page("Boxwright", "Open the address that boxwright ui printed: it carries a token.")
+            answer = HTMLResponse(page, 401, headers=_HEADERS)
         await answer(scope, receive, send)
 
     def _is_right(self, given: str) -> bool:
@@ -186,7 +187,7 @@ def _html(text: str) -> Response:
 
 
 def _sorry(said: str, status: int) -> Response:
-    page = make_page("Boxwright", element("p", said))
+    page = pages.frame("", "Boxwright", said)
     return HTMLResponse(page.encode("utf-8", "replace"), status, headers=_HEADERS)
 
 

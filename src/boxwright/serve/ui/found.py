@@ -26,6 +26,7 @@ from boxwright.detector.sizes import SIZES
 
 _log = get_logger(__name__)
 _DEEPEST = 6
+_PAGES = ("report.html", "compare.html")
 _MOST_SETTINGS = 1_000_000  # bytes
 _MODEL = "yolox_nano"
 _LIVE_S = 120.0
@@ -168,11 +169,13 @@ def find_runs(folders: Sequence[Path]) -> list[Run]:
 
 def find_pages(folders: Sequence[Path]) -> list[Page]:
     """Return the pages below the folders, the newest first."""
-    paths = sorted(_walk(folders, ("report.html", "compare.html")), key=lambda path: -path.stat().st_mtime)
+    paths = sorted(_walk(folders, _PAGES), key=lambda path: -path.stat().st_mtime)
     return [_describe(path) for path in paths]
 
 
 def _parts(folder: Path) -> list[LabelledSet]:
+    if any((folder / page).exists() for page in _PAGES):  # the json beside it holds no labels
+        return []
     try:
         layout = find_layout(folder)
     except (BoxwrightError, OSError):
