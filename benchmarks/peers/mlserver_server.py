@@ -47,7 +47,7 @@ def main(artifact: str, port: int, workers: int) -> None:
         model = {"name": "detector", "implementation": "mlserver_server.Detector", "parameters": {"extra": extra}}
         settings = {
             "host": "127.0.0.1", "http_port": port, "grpc_port": port + 1, "metrics_port": port + 2,
-            "parallel_workers": workers, "debug": False,
+            "parallel_workers": workers, "metrics_dir": folder, "debug": False,
         }  # fmt: skip
         (Path(folder) / "model-settings.json").write_text(json.dumps(model))
         (Path(folder) / "settings.json").write_text(json.dumps(settings))
