@@ -33,8 +33,8 @@ nav a { text-decoration: none; padding: .2rem 0; } nav a[aria-current] { font-we
 .samples { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 240px), 1fr)); gap: .6rem; }
 .samples img { width: 100%; min-height: 40px; border-radius: 4px; }
 .picture { max-width: 100%; max-height: 75vh; } form { display: flex; flex-wrap: wrap;
-  align-items: center; gap: .5rem 1rem; } form .wide { flex-basis: 100%; }
-form label { display: flex; gap: .4rem; margin: 0; max-width: 100%; } form select { min-width: 0; }
+  align-items: center; gap: .5rem 1rem; margin: .8rem 0; } form .wide { flex-basis: 100%; }
+form label { display: flex; align-items: center; gap: .4rem; margin: 0; max-width: 100%; } form select { min-width: 0; }
 """
 
 # Arrow keys go where the links "previous" and "next" go, and Escape goes back.
@@ -110,7 +110,6 @@ def set_page(at: int, one: LabelledSet, filters: Filters, *, page: int) -> str:
         one.name,
         _filters(one, filters),
         f"{len(chosen)} of {len(records)} images, page {page} of {pages}",
-        element("p", *_turns(page - 1, pages, lambda to: filters.query(page=to + 1)), class_="controls"),
         _jump(filters, page, pages) if pages > 1 else "",
         element("div", *thumbs, class_="thumbs"),
         reload_s=_RELOAD_S if one.checking else 0,
@@ -124,7 +123,8 @@ def _jump(filters: Filters, page: int, pages: int) -> Html:
         if value
     ]
     number = element("input", type="number", name="page", min=1, max=pages, value=page)
-    return element("form", *kept, element("label", "Page ", number), element("button", "Go"), class_="controls")
+    turns = element("span", *_turns(page - 1, pages, lambda to: filters.query(page=to + 1)))
+    return element("form", *kept, turns, element("label", "Page ", number), element("button", "Go"), class_="controls")
 
 
 def choose(one: LabelledSet, filters: Filters) -> NDArray[np.int64]:

@@ -100,7 +100,7 @@ def _plot(
     top = max(found, default=1.0) * 1.05 or 1.0
     lines = [Series(name=key, x=[s["step"] for s in shown], y=[s[key] for s in shown], dots=dots) for key in keys]
     y_range = None if y_from is None else (y_from, top)
-    return element("div", element("h3", title), line_plot(lines, x_label="step", y_label=title, y_range=y_range))
+    return element("div", element("h3", title), line_plot(lines, x_label="step", y_range=y_range))
 
 
 def thin(rows: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:
