@@ -19,11 +19,7 @@ def wait_for_orphans(known: set[int], within_s: float = 30.0) -> list[str]:
     """
     end_s = time.monotonic() + within_s
     while True:
-        left = [child for child in psutil.Process().children(recursive=True) if not _belongs(child, known)]
-        for child in left:
-            if child.status() == psutil.STATUS_ZOMBIE and child.ppid() == os.getpid():
-                os.waitpid(child.pid, os.WNOHANG)
-        left = [child for child in left if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+        left = [child for child in psutil.Process().children(recursive=True) if _is_left(child, known)]
         if not left or time.monotonic() > end_s:
             break
         time.sleep(0.1)
@@ -37,11 +33,18 @@ def wait_for_orphans(known: set[int], within_s: float = 30.0) -> list[str]:
     return names
 
 
-def _belongs(child: psutil.Process, known: set[int]) -> bool:
+def _is_left(child: psutil.Process, known: set[int]) -> bool:
+    """Return whether a process runs that does not belong to others; zombies are reaped."""
     try:
-        return child.pid in known or any(parent.pid in known for parent in child.parents())
-    except psutil.Error:
-        return False
+        if child.pid in known or any(parent.pid in known for parent in child.parents()):
+            return False
+        if child.status() != psutil.STATUS_ZOMBIE:
+            return child.is_running()
+        if child.ppid() == os.getpid():
+            os.waitpid(child.pid, os.WNOHANG)
+    except psutil.Error:  # it has just ended
+        pass
+    return False
 
 
 _LOCKS = (".lock", ".writing")  # the kernel releases them; the files stay
