@@ -368,7 +368,7 @@ def convert_later(
 ) -> OptimizedModel:
     """Return a model that is converted by its first call, which shows what its inputs are."""
     # Nothing shows which sizes may vary, so all do that the model allows.
-    axes = FreeAxes(dynamic=True if dynamic is None else dynamic)
+    axes = FreeAxes(dynamic=True if dynamic is None else dynamic, quiet=dynamic is None)
     convert = Conversion(choice=choice, axes=axes, max_distance=max_distance, folder=folder)
     later = Unconverted(lambda call: as_module(convert(model, call, options), model))
     return as_module(OptimizedModel(later, options=options), model)

@@ -16,7 +16,7 @@ NAMES = ("batch", "height", "width", "sequence")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeAxes:
-    """What `dynamic=` asks for, and inputs of other sizes from the user's data.
+    """What `dynamic=` asks for, and inputs of other sizes from the user's data; `quiet` leaves out what stays fixed.
 
     Example:
         >>> FreeAxes(dynamic="hight")
@@ -26,6 +26,7 @@ class FreeAxes:
 
     dynamic: Dynamic = None
     seen: tuple[tuple[Array, ...], ...] = ()
+    quiet: bool = False
 
     def __post_init__(self) -> None:
         for name in self._names():
@@ -47,7 +48,7 @@ class FreeAxes:
         inner = [[axis for axis in found if axis] for found in axes]
         source = free_axes(fixed, free_batch=batch, axes=inner, seen=self.seen)
         if not self._asked:
-            return source if self.dynamic is True else replace(source, notes=())
+            return source if self.dynamic is True and not self.quiet else replace(source, notes=())
         missing = self._missing(source.signature)
         if missing:
             raise UsageError(

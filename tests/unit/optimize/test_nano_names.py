@@ -160,6 +160,13 @@ def test_the_weights_of_a_module_are_saved_and_loaded_into_another(compression: 
         InferenceOptimizer.load(tmp_path / "model", model)
 
 
+def test_a_late_model_says_nothing_of_sizes_that_nobody_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    trace(nn.Linear(4, 2), accelerator=None)(torch.rand(2, 4))
+    assert "takes no other size" not in caplog.text
+    trace(nn.Linear(4, 2), accelerator=None, dynamic=True)(torch.rand(2, 4))
+    assert "takes no other size" in caplog.text
+
+
 def test_a_late_model_keeps_arrays_and_precision() -> None:
     model = quantize(MODEL, precision="bf16")
     output = model(IMAGES.numpy())
