@@ -72,12 +72,12 @@ def bar_plot(bars: Sequence[tuple[str, float, str]], *, label: str, width: int =
     height, row = 24 * len(bars) + 4, 24
     names = max((len(name) for name, _, _ in bars), default=0)
     beside = max((len(said) for _, _, said in bars), default=0) * _LETTER + 10
-    left = min(names * _LETTER + 10, width * 0.45)
+    left = min(names * _LETTER + 16, width * 0.45)  # some letters are wider than others
     most = max((value for _, value, _ in bars), default=0) or 1
     parts: list[str] = []
     for at, (name, value, said) in enumerate(bars):
         y, length = at * row + 3, max(value, 0) / most * max(width - left - beside, 20)
-        short = name if len(name) * _LETTER + 10 <= left else name[: max(int(left / _LETTER) - 3, 1)] + "…"
+        short = name if len(name) * _LETTER + 16 <= left else name[: max(int(left / _LETTER) - 3, 1)] + "…"
         bar = element("rect", x=f"{left:.1f}", y=y, width=f"{length:.1f}", height=row - 6, fill="var(--c0)", rx=2)
         tip = element("title", f"{name}: {said}")
         named = text("", left - 6, y + 13, short, "end")
