@@ -16,6 +16,8 @@ from boxwright.devices.support import DeviceFacts, Support
 
 _AUTOCAST = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 Part = TypeVar("Part", bound=Callable[..., Any])
+Run = Callable[..., Sequence[Tensor]]
+"""A function of flat tensors."""
 
 
 class Device(Protocol):
@@ -32,6 +34,8 @@ class Device(Protocol):
         copies_buffers: whether processes may copy each other's buffers (batch-norm statistics) at every step.
         reduces_int64: whether the collective sums 64-bit integers.
         gathers_to_one: whether the collective can gather in one process instead of all.
+        numbered: whether a process can choose one of several by its number.
+        packages: whether torch's compiler writes packages of machine code for it (AOTInductor).
     """
 
     name: str
@@ -44,6 +48,8 @@ class Device(Protocol):
     copies_buffers: bool = True
     reduces_int64: bool = True
     gathers_to_one: bool = True
+    numbered: bool = True
+    packages: bool = False
 
     @property
     def static_shapes(self) -> bool:
@@ -67,6 +73,14 @@ class Device(Protocol):
     def free_bytes(self) -> int:
         """Return how much free memory this process's device has."""
         ...
+
+    def held_bytes(self, place: torch.device) -> int:  # noqa: ARG002
+        """Return how much of a device's own memory this process holds; 0 where that is not known."""
+        return 0
+
+    def title(self, place: torch.device) -> str:  # noqa: ARG002
+        """Return the product's name, for a report."""
+        return self.name
 
     def facts(self, precision: Precision) -> DeviceFacts:
         """Return what a plan needs to know about the device."""
@@ -150,6 +164,39 @@ class Device(Protocol):
 
     def synchronize(self) -> None:
         """Wait until all queued work is done."""
+
+    # Its requests, without gradients.
+
+    def stage(self, tensor: Tensor) -> Tensor:
+        """Return a tensor of the host in memory that copies to the device are fast from."""
+        return tensor
+
+    def capture(self, run: Run, example: Sequence[Tensor], place: torch.device) -> Run:
+        """Return a function of staged tensors, of the example's shapes, that runs as fast as the device can.
+
+        What it returns is valid until its next call.
+        """
+
+        def enter(*tensors: Tensor) -> Sequence[Tensor]:
+            outputs = run(*(tensor.to(place, non_blocking=True) for tensor in tensors))
+            self.end_of_step()
+            return outputs
+
+        enter(*example)  # compiles, where the device compiles
+        return enter
+
+    def fetch(self, tensor: Tensor) -> Tensor:
+        """Queue a copy of a tensor to new memory of the host, and return it; `mark` says when it is there."""
+        return tensor.to("cpu", copy=True)
+
+    def mark(self, place: torch.device, *, patient: bool) -> Callable[[], None]:  # noqa: ARG002
+        """Return a function that waits for all that is queued now.
+
+        Args:
+            place: the device.
+            patient: leave the core to other threads meanwhile, which takes a little longer.
+        """
+        return self.synchronize
 
 
 def move(batch: Any, place: torch.device) -> Any:

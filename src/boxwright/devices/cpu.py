@@ -19,6 +19,7 @@ class CpuDevice(Device):
 
     name = "cpu"
     collective = "gloo"
+    packages = True
     own_memory = False
     asynchronous = False
 

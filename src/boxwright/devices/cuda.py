@@ -1,7 +1,7 @@
 """NVIDIA GPUs."""
 
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
@@ -14,13 +14,14 @@ from torch.utils._pytree import tree_map
 
 from boxwright.core.errors import UsageError
 from boxwright.core.types import Precision
-from boxwright.devices.base import Device
+from boxwright.devices.base import Device, Run
 from boxwright.devices.group import find_others
 from boxwright.devices.near import pci_cpus
 from boxwright.devices.options import DeviceOptions
 from boxwright.devices.support import NO_INT8, Support
 
 _END = object()
+_WARM_RUNS = 3
 
 
 class CudaDevice(Device):
@@ -32,6 +33,7 @@ class CudaDevice(Device):
 
     name = "cuda"
     collective = "nccl"
+    packages = True
     memory_errors = ("CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_ALLOC_FAILED")
 
     def __init__(self, options: DeviceOptions | None = None) -> None:
@@ -40,6 +42,7 @@ class CudaDevice(Device):
         if options.compile:
             self.compiler = "inductor"
             self.most_sizes = 4  # one graph per size, and compiling one takes longer than many steps
+        self._pool: Any = None
         if not torch.cuda.is_available():
             raise UsageError(
                 "device='cuda' was asked for, but torch sees no CUDA device here. Use device='cpu', or install a torch "
@@ -77,6 +80,14 @@ class CudaDevice(Device):
         used = torch.cuda.memory_allocated()
         limit = int(total * torch.cuda.get_per_process_memory_fraction())
         return min(free + torch.cuda.memory_reserved() - used, limit - used)
+
+    def held_bytes(self, place: torch.device) -> int:
+        """Return the GPU's memory that torch has reserved."""
+        return int(torch.cuda.memory_reserved(place))
+
+    def title(self, place: torch.device) -> str:
+        """Return the GPU's name."""
+        return str(torch.cuda.get_device_name(place))
 
     # A process of a run.
 
@@ -145,6 +156,51 @@ class CudaDevice(Device):
     def synchronize(self) -> None:
         """Wait for the current GPU."""
         torch.cuda.synchronize()
+
+    # Its requests, without gradients.
+
+    def stage(self, tensor: Tensor) -> Tensor:
+        """Return a copy in pinned memory, in the same layout."""
+        return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
+
+    def capture(self, run: Run, example: Sequence[Tensor], place: torch.device) -> Run:
+        """Return a function that copies its inputs to the GPU and replays a CUDA graph.
+
+        The graphs of this object share a pool of memory. They may overwrite each other's intermediate results, because
+        they run one after the other, but not each other's outputs, which are kept.
+        """
+        with torch.cuda.device(place):
+            if self._pool is None:  # torch shares the memory only of captures in one stream
+                self._pool = torch.cuda.graph_pool_handle(), torch.cuda.Stream(place)  # type: ignore[no-untyped-call]
+            pool, aside = self._pool
+            inputs = [tensor.to(place) for tensor in example]
+            aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(aside):
+                for _ in range(_WARM_RUNS):  # chooses kernels, and allocates what can't be allocated in a capture
+                    run(*inputs)
+            torch.cuda.current_stream().wait_stream(aside)
+            graph = torch.cuda.CUDAGraph()
+            # Other threads of the program may use the GPU meanwhile.
+            with torch.cuda.graph(graph, pool=pool, stream=aside, capture_error_mode="thread_local"):
+                outputs = tuple(run(*inputs))
+
+        def replay(*tensors: Tensor) -> Sequence[Tensor]:
+            for mine, given in zip(inputs, tensors, strict=True):
+                mine.copy_(given, non_blocking=True)
+            graph.replay()
+            return outputs
+
+        return replay
+
+    def fetch(self, tensor: Tensor) -> Tensor:
+        """Queue a copy to pinned memory."""
+        return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
+
+    def mark(self, place: torch.device, *, patient: bool) -> Callable[[], None]:
+        """Return a function that waits for the work that this thread has queued."""
+        event = torch.cuda.Event(blocking=patient)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(place))
+        return event.synchronize
 
 
 def _each_tensor(batch: Any, use: Callable[[Tensor], Any]) -> Any:

@@ -38,6 +38,7 @@ class HpuDevice(Device):
     copies_buffers = False
     reduces_int64 = False
     gathers_to_one = False
+    numbered = False
 
     def __init__(self, options: DeviceOptions | None = None) -> None:
         self._options = options or DeviceOptions()
@@ -115,6 +116,11 @@ class HpuDevice(Device):
     def free_bytes(self) -> int:
         """Return the card's free memory."""
         return int(torch.hpu.mem_get_info()[0])  # type: ignore[attr-defined]
+
+    def held_bytes(self, place: torch.device) -> int:  # noqa: ARG002 - a process has one card
+        """Return the card's memory in use."""
+        free, total = torch.hpu.mem_get_info()  # type: ignore[attr-defined]
+        return int(total - free)
 
     # A process of a run.
 
