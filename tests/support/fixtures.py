@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,20 @@ def one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A made-up device in place of the one of its name (see `support.pretend_device`)."""
+    from support.pretend_device import NAME, PretendDevice  # here, as torch above
+
+    from boxwright.core import catalogue
+
+    for name, value in (("captured", []), ("waits", []), ("full_above", 1000)):
+        monkeypatch.setattr(PretendDevice, name, value, raising=False)
+    devices = catalogue.CATALOGUE["device"] | {NAME: catalogue.Entry("support.pretend_device:PretendDevice")}
+    monkeypatch.setitem(catalogue.CATALOGUE, "device", devices)
+    return PretendDevice()
 
 
 @pytest.fixture

@@ -35,6 +35,7 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
         "eager": Entry("boxwright.runtimes.eager:EagerRuntime", ("torch", "safetensors"), "train"),
         "jit": Entry("boxwright.runtimes.torchscript:JitRuntime", ("torch", "safetensors"), "train"),
         "compile": Entry("boxwright.runtimes.compiled:CompiledRuntime", ("torch", "safetensors"), "train"),
+        "graph": Entry("boxwright.runtimes.graph:GraphRuntime", ("torch", "safetensors"), "train"),
         "int8": Entry("boxwright.runtimes.eager:Int8Runtime", ("torch", "safetensors"), "train"),
         "ipex": Entry(
             "boxwright.runtimes.ipex_:IpexRuntime", ("torch", "safetensors", "intel_extension_for_pytorch"), "ipex"
@@ -76,6 +77,9 @@ CATALOGUE: dict[str, dict[str, Entry]] = {
         "openvino": Entry("boxwright.runtimes.openvino_quantize:quantize", ("torch", "openvino", "nncf"), "quantize"),
         "openvino_bf16": Entry("boxwright.runtimes.openvino_mixed:mix", ("torch", "openvino"), "quantize"),
         "onnx_qlinear": Entry("boxwright.runtimes.onnx_quantize:quantize_static", ("onnx", "onnxruntime"), "export"),
+        "onnx_symmetric": Entry(
+            "boxwright.runtimes.onnx_quantize:quantize_symmetric", ("onnx", "onnxruntime"), "export"
+        ),
         "onnx_integer": Entry("boxwright.runtimes.onnx_quantize:quantize_dynamic", ("onnx", "onnxruntime"), "export"),
     },
 }

@@ -111,7 +111,12 @@ class Signature:
         return [name for name, part in parts.items() if isinstance(name, str) and not leaf_names(part, "")]
 
     def check(self, arrays: Sequence[Array]) -> list[Array]:
-        """Return the inputs converted to the signature's types.
+        """Return the inputs converted to the signature's types; raises as `check_shapes`."""
+        self.check_shapes(arrays)
+        return [a.astype(p.dtype, copy=False) for p, a in zip(self.inputs, arrays, strict=True)]
+
+    def check_shapes(self, arrays: Sequence[Array]) -> None:
+        """Check that inputs fit.
 
         Raises:
             UsageError: the number of inputs or a shape does not fit.
@@ -123,7 +128,6 @@ class Signature:
                 raise UsageError(
                     f"Input {port.name!r} takes the shape {port.shape!r} (None: any size), not {array.shape!r}."
                 )
-        return [a.astype(p.dtype, copy=False) for p, a in zip(self.inputs, arrays, strict=True)]
 
     def build_result(self, arrays: Sequence[Any]) -> Any:
         """Return flat outputs in the structure that the model returns."""

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from boxwright.core.files import write_whole
 from boxwright.core.signature import Array
 from boxwright.core.spec import Spec
+from boxwright.devices.chosen import Chosen
 from boxwright.launchers.payload import pack, unpack
 from boxwright.optimize.accuracy import Scorer
 from boxwright.runtimes.base import Graph, Tuning
@@ -57,8 +58,8 @@ def read_case(file: Path) -> Case:
     return case
 
 
-def open_case(file: Path, tuning: Tuning) -> Graph:  # noqa: ARG001  PyTorch takes its threads from OMP_NUM_THREADS
+def open_case(file: Path, place: Chosen, tuning: Tuning) -> Graph:  # noqa: ARG001  PyTorch reads OMP_NUM_THREADS
     """Return the model of a case, not converted."""
     from boxwright.runtimes.program import open_original  # imports torch, which other children do without
 
-    return open_original(read_case(file).source())
+    return open_original(read_case(file).source(), place)

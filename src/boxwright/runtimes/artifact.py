@@ -19,6 +19,7 @@ from boxwright.core.files import write_whole
 from boxwright.core.packages import installed_version
 from boxwright.core.signature import Array, Signature
 from boxwright.core.spec import Spec
+from boxwright.devices.chosen import AUTO, Chosen
 from boxwright.runtimes.base import Choice, Graph, Runtime, Tuning, first_line, shorten
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.parity import BOUNDS, distance
@@ -62,6 +63,28 @@ class Artifact:
 def is_artifact(path: Path) -> bool:
     """Return whether a path is an artifact folder."""
     return (path / DESCRIPTION).is_file()
+
+
+def place_artifact(artifact: Artifact, device: str | None) -> Chosen:
+    """Return where an artifact runs: on the device that it was converted for, which the user may name.
+
+    Args:
+        artifact: its description.
+        device: a name, a name with a number, "auto" or None.
+
+    Raises:
+        UsageError: it is for another device.
+    """
+    own = artifact.choice.device
+    if device in (None, AUTO):
+        return Chosen(own)
+    asked = Chosen.parse(device)
+    if asked.name != own:
+        raise UsageError(
+            f"device={device!r} does not apply: the artifact {str(artifact.folder)!r} is for {own!r}. Leave it out, or "
+            f"convert the weights for it: boxwright optimize WEIGHTS --device {asked.name}."
+        )
+    return asked
 
 
 def write_artifact(

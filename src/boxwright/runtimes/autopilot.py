@@ -8,6 +8,7 @@ from boxwright.core import catalogue
 from boxwright.core.cpu import Core, Cpu, split_cores
 from boxwright.core.errors import check_choice
 from boxwright.core.procfs import format_cpu_list
+from boxwright.devices.chosen import Chosen
 from boxwright.runtimes.base import Hint, Tuning
 
 _STREAMING = ("openvino", "onnxruntime")
@@ -108,6 +109,25 @@ def choose(cpu: Cpu, *, hint: Hint, runtime: str, movable: bool = True) -> Arran
     if instances < usable:
         reasons.append(f"More than {_MOST_INSTANCES} copies of the model would cost memory for little.")
     return _arrange(cpu, hint, split_cores(cpu.cores, instances), max(1, usable // instances), 1, reasons)
+
+
+def choose_beside(cpu: Cpu, *, hint: Hint, device: Chosen) -> Arrangement:
+    """Return the arrangement for a model on an accelerator: this process feeds it.
+
+    Example:
+        >>> cores = (Core(cpus=(0,)), Core(cpus=(1,)))
+        >>> two = Cpu(model="", vendor="", isa=frozenset(), allowed=(0, 1), all_cores=cores)
+        >>> choose_beside(two, hint="throughput", device=Chosen("cuda")).name
+        '1 instance x 2 streams x 1 thread'
+    """
+    check_choice("hint", hint, get_args(Hint))
+    reasons = [f"The model runs on {device}; one process feeds it, so that its weights are there once."]
+    if hint == "latency":
+        reasons.append("One request at a time: nothing waits for another one's copy.")
+        return Arrangement(hint=hint, cpus=(cpu.allowed,), threads=1, here=True, reasons=tuple(reasons))
+    streams = max(2, cpu.usable_cores)
+    reasons.append("A thread per core decodes pictures; at least two requests are in flight, so that copies overlap.")
+    return Arrangement(hint=hint, cpus=(cpu.allowed,), threads=1, streams=streams, here=True, reasons=tuple(reasons))
 
 
 def _limits(cpu: Cpu) -> list[str]:

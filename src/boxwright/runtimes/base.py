@@ -2,7 +2,9 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -29,12 +31,14 @@ class Choice:
         precision: the number format of the heavy layers.
         channels_last: whether image tensors lie channels last inside.
         mode: the variant, where a runtime has several for one precision (ONNX Runtime's "qlinear" and "integer").
+        device: a name of the catalogue; the result runs on this kind of device only.
     """
 
     runtime: str
     precision: Precision = Precision.FP32
     channels_last: bool = False
     mode: str = ""
+    device: str = "cpu"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the choice as plain JSON values."""
@@ -48,6 +52,7 @@ class Choice:
             precision=Precision.parse(values["precision"]),
             channels_last=bool(values["channels_last"]),
             mode=str(values["mode"]),
+            device=str(values.get("device", "cpu")),  # older artifacts are for the CPU
         )
 
 
@@ -63,6 +68,7 @@ class Tuning:
             them, so runtimes do not handle it.
         properties: OpenVINO's own properties, which replace those that are chosen here.
         session_options: ONNX Runtime's own `SessionOptions`, in place of those that are made here.
+        number: which of several devices, where the model is for one that has numbers.
     """
 
     threads: int | None = None
@@ -71,6 +77,7 @@ class Tuning:
     cpus: tuple[tuple[int, ...], ...] = ()
     properties: Mapping[str, Any] = field(default_factory=dict)
     session_options: Any = None
+    number: int = 0
 
 
 class Graph(Protocol):
@@ -137,6 +144,7 @@ def check_offer(
     *,
     modes: Mapping[Precision, Sequence[str]],
     channels_last: bool = True,
+    devices: Sequence[str] = ("cpu",),
 ) -> None:
     """Reject a choice that a runtime does not offer.
 
@@ -145,11 +153,14 @@ def check_offer(
         calibration: the inputs that come with it.
         modes: the modes of each precision that the runtime has.
         channels_last: whether the layout can be chosen.
+        devices: the devices that the runtime has these for.
 
     Raises:
-        UsageError: the precision, mode or layout is not offered, or there are no calibration inputs.
+        UsageError: the device, precision, mode or layout is not offered, or there are no calibration inputs.
     """
     runtime = f"Runtime {choice.runtime!r}"
+    if choice.device not in devices:
+        raise UsageError(f"{runtime} does not run on device={choice.device!r}. It offers: {', '.join(devices)}.")
     if choice.precision not in modes:
         known = ", ".join(str(p) for p in modes)
         raise UsageError(f"{runtime} has no precision {str(choice.precision)!r}. It offers: {known}.")
@@ -203,6 +214,27 @@ def shorten(text: str, most: int = 200) -> str:
     """
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"
+
+
+def side_by_side(
+    run: Callable[[Sequence[Array]], tuple[Array, ...]],
+    requests: Iterable[Sequence[Array]],
+    pool: Executor,
+    threads: int,
+) -> Iterator[tuple[Array, ...]]:
+    """Yield the outputs of many requests in their order, computed by the threads of a pool."""
+    waiting: deque[Future[tuple[Array, ...]]] = deque()
+    try:
+        for inputs in requests:
+            waiting.append(pool.submit(run, inputs))
+            # One more than can run in parallel, so that no thread waits for the caller.
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
 
 
 def one_by_one(graph: Graph, requests: Iterable[Sequence[Array]]) -> Iterator[tuple[Array, ...]]:

@@ -1,5 +1,7 @@
 """`DetectorSession`: a detector's outputs as one array, for predicting and evaluating."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,7 +40,12 @@ class DetectorSession:
             raise CheckpointError("This session is closed. Load the model again.")
         return self._graph
 
-    def __call__(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
+    @property
+    def takes_bytes(self) -> bool:
+        """Whether images may be uint8, which become float32 where the model runs."""
+        return bool(getattr(self.graph, "takes_bytes", False))
+
+    def __call__(self, images: NDArray[Any]) -> NDArray[np.float32]:
         """Return the (B, A, 5 + C) output of a (B, 3, H, W) input; fixed batches are padded and trimmed."""
         fixed, count = self.graph.signature.inputs[0].shape[0], len(images)
         if fixed is None or fixed == count:
@@ -55,8 +62,13 @@ class DetectorSession:
             self._graph.close()
         self._graph = None
 
-    def _run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        outputs = self.graph.run(self.graph.signature.check([images]))
+    def _run(self, images: NDArray[Any]) -> NDArray[np.float32]:
+        signature = self.graph.signature
+        if images.dtype == np.uint8 and self.takes_bytes:
+            signature.check_shapes([images])
+            outputs = self.graph.run([images])
+        else:
+            outputs = self.graph.run(signature.check([images]))
         try:
             joined: NDArray[np.float32] = outputs[0] if len(outputs) == 1 else np.concatenate(outputs, axis=2)
         except ValueError as error:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from boxwright.core.errors import BoxwrightError, CheckpointError, ConversionError, UsageError
 from boxwright.core.signature import Array, Signature
 from boxwright.core.types import Precision
-from boxwright.runtimes.base import Choice, Tuning, first_line, one_by_one
+from boxwright.devices.chosen import Chosen
+from boxwright.runtimes.base import Choice, Graph, Tuning, first_line, one_by_one
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.fold import fold_batch_norms, set_module
 from boxwright.runtimes.fused import can_fuse, fuse_activations
@@ -23,6 +24,7 @@ from boxwright.runtimes.rounding import FloatLayer, correct_biases, find_last_la
 from boxwright.runtimes.source import PREFIX, FlatModule, Source, check_names
 
 _OLD = "program.pt2"
+_LOW = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 TRACE_INSTEAD = "The accelerator 'jit' traces the model instead."
 """What to try where `torch.export` fails."""
 
@@ -64,22 +66,25 @@ def prepare(
         choice: the number format and layout.
         plain: change only the number format.
         fuse: put activations into the convolutions before them (`fused.FusedConv`), where this machine can.
-        calibration: in bf16, its `keep_float` stays in float32 beside the last layers.
+        calibration: in bf16 and fp16, its `keep_float` stays in float32; in bf16 the last layers do too.
 
     Raises:
         UsageError: `keep_float` names a module that is not there.
     """
     module: nn.Module = source.flat()
     recipe: dict[str, Any] = {}
-    dtype = torch.bfloat16 if choice.precision is Precision.BF16 else torch.float32
+    dtype = _LOW.get(choice.precision, torch.float32)
     if not plain:
         recipe["folded"] = len(fold_batch_norms(module, source.example))
-    if dtype is torch.bfloat16:
+    if dtype is not torch.float32:
         kept = {}
         if not plain:
-            kept = _keep(module, source, () if calibration is None else calibration.keep_float)
+            # float16 has digits enough for the last layers, and rounding it does not shift outputs.
+            last = find_last_layers(module, source.example) if dtype is torch.bfloat16 else []
+            kept = _keep(module, source, last, () if calibration is None else calibration.keep_float)
             recipe["float32"] = [name.removeprefix(PREFIX) for name in kept]
-            recipe["biases_corrected"] = correct_biases(module, source.example, dtype, leave=kept)
+            if dtype is torch.bfloat16:
+                recipe["biases_corrected"] = correct_biases(module, source.example, dtype, leave=kept)
         module.to(dtype)
         for name, layer in kept.items():
             set_module(module, name, layer)
@@ -89,9 +94,8 @@ def prepare(
     return settle(module, choice), recipe
 
 
-def _keep(module: nn.Module, source: Source, more: Sequence[str]) -> dict[str, FloatLayer]:
+def _keep(module: nn.Module, source: Source, last: Sequence[str], more: Sequence[str]) -> dict[str, FloatLayer]:
     """Return copies of the layers that stay in float32: the last ones, whose outputs are not rounded, and others."""
-    last = find_last_layers(module, source.example)
     check_names(more, [name for name, _ in source.model.named_modules()])
     others = [PREFIX + name for name in more if PREFIX + name not in last]
     return {
@@ -102,7 +106,7 @@ def _keep(module: nn.Module, source: Source, more: Sequence[str]) -> dict[str, F
 
 def settle(module: nn.Module, choice: Choice) -> nn.Module:
     """Return a flat model in the choice's number format and layout, with the original's inputs and outputs."""
-    dtype = torch.bfloat16 if choice.precision is Precision.BF16 else None
+    dtype = _LOW.get(choice.precision)
     if dtype is None and not choice.channels_last:
         return module.eval()
     return BorderModule(module, dtype=dtype, channels_last=choice.channels_last).eval()
@@ -223,7 +227,7 @@ class ModuleGraph:
         """Return the outputs for flat inputs."""
         if self._function is None:
             raise CheckpointError("This session is closed. Load the model again.")
-        tensors = [_tensor(a, self._keep_layout) for a in inputs]
+        tensors = [as_tensor(a, keep_layout=self._keep_layout) for a in inputs]
         taken = {t.data_ptr() for t in tensors}
         # In a forked child OpenMP would wait forever for threads that only its parent has.
         threads = self._threads if os.getpid() == self._process else 1
@@ -241,12 +245,17 @@ class ModuleGraph:
         self._function = None
 
 
-def open_original(source: Source) -> ModuleGraph:
-    """Return a graph over the source's own model, not converted."""
+def open_original(source: Source, place: Chosen = Chosen()) -> Graph:  # noqa: B008  it is frozen
+    """Return a graph over the source's own model, not converted, as PyTorch runs it on a device."""
+    if not place.is_cpu:
+        from boxwright.runtimes.device_graph import open_original_on  # which is built on this module
+
+        return open_original_on(source, place)
     return ModuleGraph(FlatModule(source.model, source.signature.call).eval(), source.signature, Tuning())
 
 
-def _tensor(array: Array, keep_layout: bool) -> Tensor:
+def as_tensor(array: Array, *, keep_layout: bool) -> Tensor:
+    """Return a tensor over an array, or over a copy of one that torch or the model can't take as it is."""
     usable = array.flags.writeable and all(step >= 0 for step in array.strides)
     if not usable or not (keep_layout or array.flags.c_contiguous):
         array = np.array(array, order="C")
