@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from boxwright.core.errors import ConversionError
 from boxwright.core.spec import OutputForm
-from boxwright.runtimes.base import first_line
+from boxwright.runtimes.base import Choice, first_line
+from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.fold import fold_copy
-from boxwright.runtimes.program import TRACE_INSTEAD, dynamic_shapes
+from boxwright.runtimes.program import TRACE_INSTEAD, dynamic_shapes, prepare
 from boxwright.runtimes.source import PREFIX, Source
 
 OPSET = 18
@@ -54,7 +55,13 @@ class OneOutput(nn.Module):
 
 
 def export_onnx(
-    source: Source, path: Path, *, size_step: int | None = None, metadata: Mapping[str, str] | None = None
+    source: Source,
+    path: Path,
+    *,
+    size_step: int | None = None,
+    metadata: Mapping[str, str] | None = None,
+    choice: Choice | None = None,
+    calibration: Calibration | None = None,
 ) -> dict[str, Any]:
     """Write an ONNX file, with a free batch size where the source's is free; return how it was made.
 
@@ -63,6 +70,8 @@ def export_onnx(
         path: the file to write.
         size_step: let height and width (axes 2 and 3) of every input be any multiple of this.
         metadata: texts to keep in the file.
+        choice: write the model in this number format (fp16 or bf16), with float32 inputs and outputs.
+        calibration: its `keep_float` stays in float32.
 
     Raises:
         ConversionError: the exporter fails.
@@ -72,14 +81,15 @@ def export_onnx(
         rows, columns = size_step * torch.export.Dim("rows", min=1), size_step * torch.export.Dim("columns", min=1)
         first = shapes[0] if shapes else tuple({} for _ in example)
         shapes = (tuple({**axes, 2: rows, 3: columns} for axes in first),)
-    model = _to_onnx(source, example, shapes)
+    # The exporter would fold too, after tracing twice as many operators.
+    module, recipe = (fold_copy(source), {}) if choice is None else prepare(source, choice, calibration=calibration)
+    model = _to_onnx(source, module, example, shapes)
     _name_nodes(model.graph)
     save_onnx(model, path, metadata or {})
-    return {"opset": OPSET, "exporter": f"torch {torch.__version__}"}
+    return recipe | {"opset": OPSET, "exporter": f"torch {torch.__version__}"}
 
 
-def _to_onnx(source: Source, example: tuple[Tensor, ...], axes: Any) -> onnx.ModelProto:
-    module = fold_copy(source)  # the exporter would fold too, after tracing twice as many operators
+def _to_onnx(source: Source, module: nn.Module, example: tuple[Tensor, ...], axes: Any) -> onnx.ModelProto:
     noisy = [logging.getLogger(name) for name in ("torch.onnx", "torch.onnx._internal.exporter._registration")]
     levels = [logger.level for logger in noisy]
     try:

@@ -69,11 +69,11 @@ class Rewriter:
         new.output[0] = output
         self.nodes.append(new)
 
-    def round(self, name: str, target: str, scale: float, zero: int) -> str:
+    def round(self, name: str, target: str, scale: float, zero: int, dtype: Any = np.uint8) -> str:
         """Round a tensor to 8 bits and back."""
         steps = [
             self.constant(f"{target}/scale", scale, np.float32),
-            self.constant(f"{target}/zero", zero, np.uint8),
+            self.constant(f"{target}/zero", zero, dtype),
         ]
         levels = self.node("QuantizeLinear", [name, *steps], [f"{target}/levels"])
         return self.node("DequantizeLinear", [levels, *steps], [target])

@@ -1,4 +1,4 @@
-"""8-bit forms of an ONNX file: static with measured ranges, and dynamic with ranges found at run time.
+"""8-bit forms of an ONNX file: static with measured ranges, also around zero, and dynamic with ranges of each run.
 
 The layers and their ranges are those of `quantized`. ONNX Runtime's 8-bit convolution has 8-bit outputs too, with one
 scale for all channels. What keeps the accuracy of YOLOX-nano there, each found by measuring:
@@ -60,6 +60,41 @@ def quantize_static(path: Path, target: Path, source: Source, calibration: Calib
         "weights": f"{bits} bits, a scale for each channel",
         "inputs": "8 bits, least square error",
         "outputs": "8 bits, a scale for each channel, cut off where SiLU or ReLU begin",
+        "keep_float": list(calibration.keep_float),
+        "samples": len(calibration.samples),
+    }
+
+
+def quantize_symmetric(path: Path, target: Path, source: Source, calibration: Calibration) -> dict[str, Any]:
+    """Write the file with 8-bit inputs and weights around zero, the form that TensorRT takes; return how it was done.
+
+    Biases and outputs stay in float. Arguments and errors are those of `quantize_static`.
+    """
+    measured = measure_layers(fold_copy(source), source, calibration)
+    rounded: dict[tuple[str, Range], str] = {}
+
+    def write(out: Rewriter, layer: Layer) -> None:
+        node, seen, tensor = layer.node, measured[PREFIX + layer.module], layer.node.input[0]
+        key = (tensor, seen.inputs)
+        if key not in rounded:
+            scale = max(-seen.inputs.low, seen.inputs.high, 1e-9) / 127
+            rounded[key] = out.round(tensor, f"{tensor}/rounded_{len(rounded)}", scale, 0, np.int8)
+        levels, scales = layer.rounded(8)
+        weight = [
+            out.constant(f"{node.name}/weight", levels, np.int8),
+            out.constant(f"{node.name}/weight_scale", scales, np.float32),
+            out.constant(f"{node.name}/weight_zero", np.zeros(len(scales)), np.int8),
+        ]
+        inputs = [rounded[key], out.node("DequantizeLinear", weight, [f"{node.name}/weight_float"], axis=layer.axis)]
+        bias = _corrected_bias(layer, seen)
+        if bias is not None:
+            inputs.append(out.constant(f"{node.name}/bias", bias, np.float32))
+        out.copy(node, inputs, node.output[0])
+
+    return _rewrite(path, target, measured, write) | {
+        "mode": "static",
+        "weights": "8 bits, a scale for each channel",
+        "inputs": "8 bits around zero, least square error",
         "keep_float": list(calibration.keep_float),
         "samples": len(calibration.samples),
     }

@@ -1,13 +1,16 @@
-"""ONNX Runtime on the CPU: fp32, static int8 ("qlinear") and dynamic int8 ("integer"). Running needs no torch.
+"""ONNX Runtime: fp32, static int8 ("qlinear") and dynamic int8 ("integer") on the CPU. Running needs no torch.
 
-The folder holds one file, optimised at ONNX Runtime's extended level: constants folded, SiLU one operator, quantised
-operators in place of their float ones. This is the same on every machine. What depends on the instruction set
-(blocked layouts) happens when the file is loaded, so the folder can be moved.
+On a GPU: fp32, fp16, and "tensorrt" with an engine in the file, by ONNX Runtime's providers.
+
+For the CPU, the folder holds one file, optimised at ONNX Runtime's extended level: constants folded, SiLU one
+operator, quantised operators in place of their float ones. This is the same on every machine. What depends on the
+instruction set (blocked layouts) happens when the file is loaded, so the folder can be moved.
 """
 
-from collections import deque
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,13 +24,18 @@ from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import CheckpointError, ConversionError, MissingDependencyError
 from boxwright.core.signature import Array, Port, Signature
 from boxwright.core.types import Precision
-from boxwright.runtimes.base import Choice, Tuning, check_offer, first_line, one_by_one
+from boxwright.devices.chosen import CPU, Chosen
+from boxwright.runtimes.base import Choice, Graph, Tuning, check_offer, first_line, one_by_one, side_by_side
+from boxwright.runtimes.buckets import BUCKETS, in_buckets
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.trust import ENGINE_SUFFIX
 
 MODEL_FILE = "model.onnx"
 _TENSORRT = "TensorrtExecutionProvider"
 _MODES = {Precision.FP32: ("",), Precision.INT8: ("qlinear", "integer")}
+_MODES_ELSEWHERE = {Precision.FP32: ("",), Precision.FP16: ("", "tensorrt"), Precision.INT8: ("tensorrt",)}
+_ENGINE_FILE = f"model{ENGINE_SUFFIX}"
+_GPU_PACKAGES = "On a machine with an NVIDIA GPU run: pip uninstall onnxruntime; pip install onnxruntime-gpu"
 
 _EXTENDED = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
 _ACTIVATION_FUSIONS = ["ConvActivationFusion", "ConvAddActivationFusion", "GemmActivationFusion"]
@@ -56,11 +64,18 @@ class OnnxGraph:
         streams: how many requests it computes in parallel.
     """
 
-    def __init__(self, path: Path, signature: Signature | None = None, tuning: Tuning | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        signature: Signature | None = None,
+        tuning: Tuning | None = None,
+        place: Chosen | None = None,
+    ) -> None:
         """Open a file; without a signature, one is made from its inputs and outputs.
 
         Raises:
             CheckpointError: there is no such file, or ONNX Runtime can't load it.
+            MissingDependencyError: it does not run on the device.
         """
         tuning = tuning or Tuning()
         self.path = path
@@ -73,7 +88,7 @@ class OnnxGraph:
         if self.streams > 1 and tuning.session_options is None:
             # A thread that waits by spinning takes the core from a parallel request.
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        self._session: Any = _open(path, options)
+        self._session: Any = _open(path, options, place or Chosen())
         self.signature = signature or _read_signature(self._session)
         self.metadata: Mapping[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
         self._inputs = [i.name for i in self._session.get_inputs()]
@@ -102,18 +117,7 @@ class OnnxGraph:
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.streams, thread_name_prefix="onnxruntime")
-        waiting: deque[Future[tuple[Array, ...]]] = deque()
-        try:
-            for inputs in requests:
-                waiting.append(self._pool.submit(self.run, inputs))
-                # One more than can run in parallel, so that no thread waits for the caller.
-                if len(waiting) > self.streams:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+        yield from side_by_side(self.run, requests, self._pool, self.streams)
 
     def close(self) -> None:
         """Release the file and stop the threads."""
@@ -128,7 +132,9 @@ class OnnxRuntime:
     name = "onnxruntime"
 
     def convert(self, source: Any, choice: Choice, folder: Path, calibration: Calibration | None) -> dict[str, Any]:
-        """Write `model.onnx`, optimised at the extended level; return how it was made."""
+        """Write `model.onnx`, optimised at the extended level, or a file for another device; return how it was made."""
+        if choice.device != CPU:
+            return _convert_for_device(source, choice, folder, calibration)
         check_offer(choice, calibration, modes=_MODES, channels_last=False)
         with TemporaryDirectory(prefix="boxwright-onnx-") as scratch:
             exported = Path(scratch) / "exported.onnx"
@@ -144,9 +150,56 @@ class OnnxRuntime:
             optimise_file(exported, folder / MODEL_FILE)
         return recipe | {"optimised": "extended", "onnxruntime": onnxruntime.__version__}
 
-    def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> OnnxGraph:  # noqa: ARG002
+    def load(self, folder: Path, choice: Choice, signature: Signature, tuning: Tuning) -> Graph:
         """Return a graph over the folder's file."""
-        return OnnxGraph(folder / MODEL_FILE, signature, tuning)
+        if choice.device == CPU:
+            return OnnxGraph(folder / MODEL_FILE, signature, tuning)
+        file = _ENGINE_FILE if choice.mode == "tensorrt" else MODEL_FILE
+        graph = OnnxGraph(folder / file, signature, tuning, Chosen(choice.device, tuning.number))
+        return in_buckets(graph, threads=graph.streams)  # each new shape chooses and tunes kernels
+
+
+def _convert_for_device(source: Any, choice: Choice, folder: Path, calibration: Calibration | None) -> dict[str, Any]:
+    """Write an ONNX file for another device, which ONNX Runtime optimises when it is loaded there, or an engine."""
+    devices = [name for name in catalogue.names("device") if name != CPU]
+    check_offer(choice, calibration, modes=_MODES_ELSEWHERE, channels_last=False, devices=devices)
+    _find_providers(folder / MODEL_FILE, Chosen(choice.device))  # before the work
+    export = catalogue.load("exporter", "onnx")
+    if choice.mode != "tensorrt":
+        halved = {} if choice.precision is Precision.FP32 else {"choice": choice, "calibration": calibration}
+        recipe: dict[str, Any] = export(source, folder / MODEL_FILE, **halved)
+        return recipe | {"onnxruntime": onnxruntime.__version__}
+    _refuse_without_tensorrt()
+    profile = _make_profile(source)
+    with TemporaryDirectory(prefix="boxwright-onnx-") as scratch:
+        file = Path(scratch) / "exported.onnx"
+        recipe = export(source, file)
+        if choice.precision is Precision.INT8:
+            how = catalogue.load("quantizer", "onnx_symmetric")(file, file, source, calibration)
+            recipe |= {"quantized": how.pop("quantized"), "quantisation": how}
+        int8 = choice.precision is Precision.INT8
+        return recipe | build_engine(file, folder / _ENGINE_FILE, half=True, int8=int8, profile=profile)
+
+
+def _make_profile(source: Any) -> dict[str, str]:
+    """Return the shapes that an engine is built for: the example's, with up to the largest bucket's rows.
+
+    Raises:
+        ConversionError: other axes than the batch are free.
+    """
+    signature: Signature = source.signature
+    if any(None in port.shape[1:] for port in signature.inputs):
+        raise ConversionError("A TensorRT engine is built for inputs of one size; only their batch may vary.")
+    if not signature.free_batch:
+        return {}
+    rows = int(source.example[0].shape[0])
+    numbers = {"min": 1, "opt": rows, "max": max(rows, BUCKETS[-1])}
+    return {
+        f"trt_profile_{which}_shapes": ",".join(
+            f"{port.name}:{'x'.join(map(str, (number, *port.shape[1:])))}" for port in signature.inputs
+        )
+        for which, number in numbers.items()
+    }
 
 
 def optimise_file(path: Path, target: Path, *, keep_activations: bool = False) -> None:
@@ -172,24 +225,39 @@ def optimise_file(path: Path, target: Path, *, keep_activations: bool = False) -
         raise ConversionError(f"ONNX Runtime can't run the exported model: {first_line(error)}") from error
 
 
-def build_engine(path: Path, target: Path, *, half: bool) -> dict[str, Any]:
-    """Write an ONNX file with a TensorRT engine in it, for the input shapes that the given file fixes.
+def _refuse_without_tensorrt() -> None:
+    have = onnxruntime.get_available_providers()
+    if _TENSORRT not in have:
+        raise MissingDependencyError(
+            f"'tensorrt' needs ONNX Runtime with its TensorRT provider; this one has {', '.join(have)}. "
+            f"{_GPU_PACKAGES} tensorrt"
+        )
+
+
+def build_engine(
+    path: Path, target: Path, *, half: bool, int8: bool = False, profile: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Write an ONNX file with a TensorRT engine in it, for the input shapes that the given file or the profile fixes.
+
+    Args:
+        path: the given file; for int8 with the roundings in it.
+        target: the file to write.
+        half: let TensorRT compute in fp16.
+        int8: let it compute in int8.
+        profile: the provider's settings for inputs of any batch size.
 
     Raises:
         MissingDependencyError: this ONNX Runtime has no TensorRT provider.
         ConversionError: TensorRT can't build the engine.
     """
-    have = onnxruntime.get_available_providers()
-    if _TENSORRT not in have:
-        raise MissingDependencyError(
-            f"Format 'tensorrt' needs ONNX Runtime with its TensorRT provider; this one has {', '.join(have)}. "
-            "On a machine with an NVIDIA GPU run: pip install onnxruntime-gpu tensorrt"
-        )
+    _refuse_without_tensorrt()
     settings = {
         "trt_dump_ep_context_model": True,
         "trt_ep_context_file_path": str(target),
         "trt_ep_context_embed_mode": 1,
         "trt_fp16_enable": half,
+        "trt_int8_enable": int8,
+        **(profile or {}),
     }
     try:
         onnxruntime.InferenceSession(str(path), _options(0), providers=[(_TENSORRT, settings), "CUDAExecutionProvider"])
@@ -210,20 +278,55 @@ def _options(threads: int) -> Any:
     return options
 
 
-def _open(path: Path, options: Any) -> Any:
+def has_provider(device: str) -> bool:
+    """Return whether this ONNX Runtime is made for a device; the device's libraries may still be missing."""
+    return _provider(device) in onnxruntime.get_available_providers()
+
+
+def _provider(device: str) -> str:
+    return f"{device.upper()}ExecutionProvider"
+
+
+def _find_providers(path: Path, place: Chosen) -> list[Any]:
+    """Return the providers for a file on a device, the first one with its settings."""
+    have = onnxruntime.get_available_providers()
+    if path.name.endswith(ENGINE_SUFFIX):  # it runs only where it was built
+        if _TENSORRT not in have:
+            raise CheckpointError(f"{str(path)!r} holds a TensorRT engine, which this ONNX Runtime can't run.")
+        return [(_TENSORRT, {"device_id": place.number})]
+    if place.is_cpu:
+        return [_provider(place.name)]
+    name = _provider(place.name)
+    if name not in have:
+        raise MissingDependencyError(
+            f"device={place.name!r} needs ONNX Runtime with its {name}; this one has {', '.join(have)}. {_GPU_PACKAGES}"
+        )
+    # As elsewhere, 32 bits are 32 bits: no TF32.
+    return [(name, {"device_id": place.number, "use_tf32": 0}), _provider("cpu")]
+
+
+def _open(path: Path, options: Any, place: Chosen) -> Any:
     if not path.is_file():
         raise CheckpointError(f"There is no model file at {str(path)!r}. Check the path.")
-    # A file with a TensorRT engine runs only on the GPU.
-    providers = [_TENSORRT] if path.name.endswith(ENGINE_SUFFIX) else ["CPUExecutionProvider"]
-    if not set(providers) <= set(onnxruntime.get_available_providers()):
-        raise CheckpointError(f"{str(path)!r} holds a TensorRT engine, which this ONNX Runtime can't run.")
+    providers = _find_providers(path, place)
     # Not a session's own log: while a file is read, errors go to this one, with names from the file in colour.
     if options.log_severity_level >= 0:  # -1 leaves it to this one
         onnxruntime.set_default_logger_severity(options.log_severity_level)
+    elsewhere = isinstance(providers[0], tuple)
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=providers)
+        with redirect_stdout(sys.stderr) if elsewhere else nullcontext():  # it prints what it can't find
+            if elsewhere and hasattr(onnxruntime, "preload_dlls"):
+                onnxruntime.preload_dlls()  # the libraries that pip has installed
+            session = onnxruntime.InferenceSession(str(path), options, providers=providers)
     except _ERRORS as error:
         raise CheckpointError(f"{str(path)!r} can't be loaded by ONNX Runtime: {first_line(error)}") from error
+    wanted = providers[0][0] if elsewhere else providers[0]
+    if wanted not in session.get_providers():  # it falls back to the CPU silently
+        raise MissingDependencyError(
+            f"ONNX Runtime can't start its {wanted}: a library of the device is missing, or is not of the version that "
+            f"onnxruntime-gpu {onnxruntime.__version__} needs. onnxruntime.ai lists them under Execution Providers."
+        )
+    return session
 
 
 def _read_signature(session: Any) -> Signature:

@@ -60,6 +60,7 @@ def hash_code(*paths: Path) -> dict[str, str]:
 def is_made_here(folder: Path) -> bool:
     """Return whether all code in an artifact folder, if there is any, was recorded."""
     present = [folder / name for name in _CODE if (folder / name).exists()]
+    present += folder.glob(f"*{ENGINE_SUFFIX}")
     return all(path.is_file() and _is_recorded(hash_file(path)) for path in present)
 
 
