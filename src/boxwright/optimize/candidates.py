@@ -7,6 +7,7 @@ from typing import Literal
 
 from boxwright.core.errors import check_choice
 from boxwright.core.types import Precision
+from boxwright.devices.ways import WAYS, Way
 from boxwright.runtimes.base import Choice
 
 SearchMode = Literal["default", "all"]
@@ -20,13 +21,18 @@ class Method:
 
     Attributes:
         choice: how it is converted; None for the original.
-        accelerator: the name users choose it by ("openvino", "jit", …; "pytorch" for plain PyTorch).
+        accelerator: the name users choose it by ("openvino", "jit", "tensorrt", …; "pytorch" for plain PyTorch).
         usual: whether `search_mode="default"` tries it.
     """
 
     choice: Choice | None
     accelerator: str = "pytorch"
     usual: bool = True
+
+    @property
+    def device(self) -> str:
+        """The device that it is for; the original, which runs on any, is none of them."""
+        return "" if self.choice is None else self.choice.device
 
     @property
     def precision(self) -> Precision:
@@ -37,6 +43,12 @@ class Method:
 def _method(runtime: str, precision: str, *, last: bool = False, mode: str = "", usual: bool = True) -> Method:
     choice = Choice(runtime=runtime, precision=Precision.parse(precision), channels_last=last, mode=mode)
     return Method(choice=choice, accelerator="pytorch" if runtime in ("eager", "int8") else runtime, usual=usual)
+
+
+def _on(device: str, way: Way) -> Method:
+    precision = Precision.parse(way.precision)
+    choice = Choice(runtime=way.runtime, precision=precision, mode=way.mode, device=device)
+    return Method(choice=choice, accelerator=way.mode or way.runtime)
 
 
 METHODS: Mapping[str, Method] = MappingProxyType(
@@ -75,6 +87,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "onnxruntime_int8_qlinear": _method("onnxruntime", "int8", mode="qlinear"),
         "onnxruntime_int8_integer": _method("onnxruntime", "int8", mode="integer"),
     }
+    | {name: _on(device, way) for device, ways in WAYS.items() for name, way in ways.items()}
 )
 """Every method by its name, in the order of the report."""
 

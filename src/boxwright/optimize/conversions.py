@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,6 +14,7 @@ from torch import nn
 from boxwright.core.batches import TARGETS, BatchForm, Call, is_loader
 from boxwright.core.errors import CheckpointError, UsageError, check_choice
 from boxwright.core.types import Precision
+from boxwright.devices.chosen import CPU, find_device
 from boxwright.optimize.accuracy import Direction
 from boxwright.optimize.budget import Budget
 from boxwright.optimize.dynamic import Dynamic, FreeAxes
@@ -56,6 +58,7 @@ class Conversions:
         dynamic: Dynamic = None,
         max_distance: float | None = None,
         folder: str | Path | None = None,
+        device: str = CPU,
         **load: Any,
     ) -> OptimizedModel:
         """Return the model converted by one accelerator, in float.
@@ -67,7 +70,8 @@ class Conversions:
             model: any module.
             input_sample: an example of its inputs (see `optimize`); by default from the training data or the model. If
                 there is none, the first call of the result converts the model.
-            accelerator: a runtime: eager, jit, compile, openvino, onnxruntime or ipex; None for plain PyTorch (eager).
+            accelerator: a runtime: eager, jit, compile, openvino, onnxruntime or ipex, for other devices also
+                graph; None for plain PyTorch (eager on the CPU, graph elsewhere).
             use_ipex: use Intel's extension; where it is not installed, PyTorch's kernels, channels last.
             precision: fp32, bf16 or fp16.
             channels_last: whether image tensors are channels last inside.
@@ -77,6 +81,7 @@ class Conversions:
             max_distance: how far the outputs may be from the original's (root of the mean square, against their
                 spread); None for what the precision explains.
             folder: where the artifact goes; None for a temporary folder that is removed with the model.
+            device: what it is converted for and runs on: "cpu", another device, or "auto" (see `SearchConfig`).
             load: `thread_num`, `hint`, `streams`, `output_tensors`, `openvino_config` and `session_options` as in
                 `load`.
 
@@ -84,14 +89,18 @@ class Conversions:
             ConversionError: the model can't be converted, or its outputs are too far from the original's.
             MissingDependencyError: the runtime's packages are not installed.
         """
+        place = find_device(device)
         choice = Choice(
-            runtime=accelerator or "eager", precision=Precision.parse(precision), channels_last=channels_last
+            runtime=accelerator or ("eager" if place.is_cpu else "graph"),
+            precision=Precision.parse(precision),
+            channels_last=channels_last,
+            device=place.name,
         )
         if choice.precision is Precision.INT8:
             raise UsageError("trace() converts in float. Use quantize(…, calib_data=…) for int8.")
         if use_ipex:
             choice = choose_ipex(choice)
-        options, example = LoadOptions.of(**load), getattr(model, "example", None)
+        options, example = LoadOptions.of(device=str(place), **load), getattr(model, "example", None)
         model = find_original(model, "trace")
         form = make_form(model, target)
         if input_sample is None and training_data is None and example is None and not brings_example(model):
@@ -129,6 +138,7 @@ class Conversions:
         validation_data: Any = None,
         direction: Direction = "max",
         folder: str | Path | None = None,
+        device: str = CPU,
         **load: Any,
     ) -> OptimizedModel:
         """Return the model in int8, with value ranges measured on real inputs, or in bf16 or fp16.
@@ -142,9 +152,9 @@ class Conversions:
             use_ipex: use Intel's extension (see `trace`).
             channels_last: whether image tensors are channels last inside; for bf16.
             input_sample: an example of the inputs; by default the first batch of `calib_data`.
-            method: a variant, where a runtime has several: "qlinear" or "integer" (which needs no `calib_data`) for
-                onnxruntime, "bf16" (the rest runs in bfloat16) or "nncf" (NNCF chooses the layers) for openvino;
-                BigDL-Nano's "fx", "eager" and "ipex" for PyTorch.
+            method: a variant, where a runtime has several: "qlinear", "integer" (which needs no `calib_data`) or on
+                a GPU "tensorrt" for onnxruntime, "bf16" (the rest runs in bfloat16) or "nncf" (NNCF chooses the layers)
+                for openvino; BigDL-Nano's "fx", "eager" and "ipex" for PyTorch.
             keep_float: module names that are not quantised.
             calibration_samples: how many batches of `calib_data` to use.
             target: the key of the target in batches that are dictionaries (see `optimize`).
@@ -157,6 +167,7 @@ class Conversions:
             validation_data: what to measure on; by default `calib_data`.
             direction: "max" if more of the metric is better, "min" if less is.
             folder: where the artifact goes; None for a temporary folder that is removed with the model.
+            device: what it is converted for and runs on: "cpu", another device, or "auto" (see `SearchConfig`).
             load: `thread_num`, `hint`, `streams`, `output_tensors`, `openvino_config` and `session_options` as in
                 `load`.
 
@@ -173,10 +184,12 @@ class Conversions:
             return Conversions.trace(
                 model, input_sample, accelerator, use_ipex=use_ipex, precision=precision, channels_last=channels_last,
                 training_data=calib_data, target=target, dynamic=dynamic, max_distance=max_distance, folder=folder,
-                **load,
+                device=device, **load,
             )  # fmt: skip
+        place = find_device(device)
         choice = choose_int8(accelerator, method, use_ipex=use_ipex, channels_last=channels_last)
-        options, example = LoadOptions.of(**load), getattr(model, "example", None)
+        choice = replace(choice, device=place.name)
+        options, example = LoadOptions.of(device=str(place), **load), getattr(model, "example", None)
         model = find_original(model, "quantize")
         if (metric is None) != (accuracy_criterion is None):
             raise UsageError("metric and accuracy_criterion go together: give both, or neither.")
@@ -272,7 +285,8 @@ class Conversions:
             model: the original, whose attributes, parameters and methods the loaded model then has. Where `save` wrote
                 the weights of a module, they are loaded into this one.
             options: `output_tensors=False` to get arrays even for tensors; `openvino_config`, a dictionary of
-                OpenVINO's properties; `session_options`, ONNX Runtime's own.
+                OpenVINO's properties; `session_options`, ONNX Runtime's own; `device`, which one of several ("cuda:1")
+                for a model that was converted for such a device.
             thread_num: computing threads for one call; None leaves it to the runtime.
             hint: "latency" for the fastest single call, "throughput" for the most calls per second with `map`:
                 threads, streams and processes are chosen from the machine's cores and quota, and

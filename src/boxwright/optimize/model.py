@@ -18,8 +18,8 @@ from boxwright.core.errors import ConversionError, UsageError, check_choice
 from boxwright.core.log import get_logger
 from boxwright.core.signature import Array, Signature
 from boxwright.optimize.dynamic import FreeAxes
-from boxwright.runtimes.artifact import Artifact, open_graph, read_artifact, write_artifact
-from boxwright.runtimes.autopilot import Arrangement, choose
+from boxwright.runtimes.artifact import Artifact, open_graph, place_artifact, read_artifact, write_artifact
+from boxwright.runtimes.autopilot import Arrangement, choose, choose_beside
 from boxwright.runtimes.base import Choice, Graph, Hint, Tuning
 from boxwright.runtimes.calibrate import Calibration
 from boxwright.runtimes.parity import BOUNDS
@@ -214,6 +214,7 @@ class LoadOptions:
         output_tensors: return tensors where tensors were given; if not, always arrays.
         openvino_config: further properties for OpenVINO.
         session_options: ONNX Runtime's own `SessionOptions`.
+        device: which one of several, where the model is for a device that has numbers.
     """
 
     thread_num: int | None = None
@@ -222,6 +223,7 @@ class LoadOptions:
     output_tensors: bool = True
     openvino_config: Mapping[str, Any] | None = None
     session_options: Any = None
+    device: str | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("thread_num", self.thread_num), ("streams", self.streams)):
@@ -237,14 +239,20 @@ class LoadOptions:
     def open(self, folder: Path, method: str = "", *, trust: bool = False) -> OptimizedModel:
         """Load an artifact; with `trust`, also if it holds code of another user or machine."""
         artifact, arrangement = read_artifact(folder), None
+        place = place_artifact(artifact, self.device)
         tuning = Tuning(threads=self.thread_num, streams=self.streams)
         if self.hint is not None:
-            arrangement = choose(read_cpu(), hint=self.hint, runtime=artifact.choice.runtime)
+            arrangement = (
+                choose(read_cpu(), hint=self.hint, runtime=artifact.choice.runtime)
+                if place.is_cpu
+                else choose_beside(read_cpu(), hint=self.hint, device=place)
+            )
             tuning = arrangement.tuning
         for name, owner in (("openvino_config", "openvino"), ("session_options", "onnxruntime")):
             if getattr(self, name) is not None and artifact.choice.runtime != owner:
                 raise UsageError(f"{name} does not apply to runtime {artifact.choice.runtime!r}. Leave it out.")
-        tuning = replace(tuning, properties=self.openvino_config or {}, session_options=self.session_options)
+        own = {"properties": self.openvino_config or {}, "session_options": self.session_options}
+        tuning = replace(tuning, number=place.number, **own)
         graph = open_graph(artifact, tuning, trust=trust)
         return OptimizedModel(graph, method=method, folder=folder, arrangement=arrangement, options=self)
 

@@ -33,7 +33,6 @@ _NEEDLESS: dict[str, tuple[tuple[Any, ...], str]] = {
     "strict_check": ((True,), "Give a torch.nn.Module."),
     "enable_onednn": ((None, True, False), ""),  # oneDNN computes the layers anyway
     "weights_prepack": ((None, True), "Weights are always packed."),
-    "device": ((None, "CPU"), "Converted models run on the CPU."),
     "no_cache": ((False,), "Latencies are measured on one input."),
     **dict.fromkeys(
         ("conf", "q_config", "tuning_strategy", "timeout", "max_trials"),
@@ -76,6 +75,8 @@ def _rename(given: Mapping[str, Any]) -> dict[str, Any]:
             accepted, advice = _NEEDLESS[name]
             if value not in accepted:
                 raise UsageError(f"{name}={value!r} is not possible. {advice} Leave it out.")
+    if renamed.get("device", "") in (None, "CPU"):  # its name for the default
+        del renamed["device"]
     if "approach" in renamed:
         approach = renamed.pop("approach")
         check_choice("approach", approach, ("static", "dynamic"))

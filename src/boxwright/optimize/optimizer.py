@@ -10,6 +10,7 @@ from torch import nn
 
 from boxwright.core.errors import BoxwrightError, UsageError, check_choice
 from boxwright.core.log import progress_bar
+from boxwright.devices.chosen import Chosen
 from boxwright.optimize.accuracy import Direction
 from boxwright.optimize.candidates import METHODS, ORIGINAL, find_method, to_list
 from boxwright.optimize.config import SearchConfig
@@ -54,6 +55,7 @@ class InferenceOptimizer(Conversions):
         self._remove = None if folder is not None else remove_with(self, self._folder)
         self._report: Report | None = None
         self._model: nn.Module | None = None
+        self._place = Chosen()
 
     @property
     def folder(self) -> Path:
@@ -113,7 +115,7 @@ class InferenceOptimizer(Conversions):
             output_filename: a file for the table (text).
             quiet: show no progress bar.
             search: what to try, how to time it and how much accuracy it may cost: `includes`, `excludes`,
-                `search_mode`, `accelerator`, `precision`, `thread_num`, `latency_sample_num`, `max_drop`,
+                `search_mode`, `device`, `accelerator`, `precision`, `thread_num`, `latency_sample_num`, `max_drop`,
                 `confidence`, `timeout_s`, `memory_mb`, `search_tries`, `early_stop` (see `SearchConfig`).
 
         Raises:
@@ -167,7 +169,7 @@ class InferenceOptimizer(Conversions):
                 if self._remove is not None and str(self._folder) in str(error):
                     self._remove.detach()  # the error names a log in it
                 raise
-        self._model = model
+        self._model, self._place = model, config.place
         if output_filename is not None:
             Path(output_filename).write_text(self.summary() + "\n", encoding="utf-8")
         return self._report
@@ -200,7 +202,10 @@ class InferenceOptimizer(Conversions):
             row = self.report.row(method)
             raise UsageError(f"{method_name!r} has no model: {row.status}{f' ({row.note})' if row.note else ''}.")
         threads = None if hint is not None else max(1, self.report.settings.threads // max(1, streams or 1))
-        options = LoadOptions(thread_num=threads, hint=hint, streams=streams)
+        place = self._place if METHODS[method].device == self._place.name else None
+        options = LoadOptions(
+            thread_num=threads, hint=hint, streams=streams, device=None if place is None else str(place)
+        )
         return as_module(options.open(folder, method, trust=True), self._model)
 
     def get_best_model(

@@ -92,6 +92,7 @@ class Settings:
         metric: the metric's name; "" without one.
         versions: of the packages that were used.
         remarks: sentences for the reader, such as which images the quantisers were calibrated on.
+        device: what the original ran on.
     """
 
     machine: str
@@ -103,6 +104,7 @@ class Settings:
     confidence: float = 0.95
     versions: Mapping[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +183,8 @@ class Report:
             f"{batch}{s.threads} thread{'s' if s.threads != 1 else ''}, {s.machine}",
             "latency: median of interleaved, warmed-up runs, each model in its own process",
         ]
+        if s.device != "cpu":
+            lines.insert(1, f"on {s.device}; latency includes the copies of inputs and outputs")
         if s.metric:
             budget = "" if s.max_drop is None else f"; allowed: {s.max_drop:g}, compared with the upper end"
             lines.append(

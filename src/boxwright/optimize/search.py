@@ -10,6 +10,7 @@ from boxwright.core.errors import ConversionError, UsageError
 from boxwright.core.log import get_logger
 from boxwright.core.timing import hardware_line
 from boxwright.core.types import Precision
+from boxwright.devices.chosen import Chosen
 from boxwright.optimize.accuracy import Drop, Score, measure_drop
 from boxwright.optimize.candidates import METHODS, ORIGINAL
 from boxwright.optimize.case import Case, open_case, write_case
@@ -20,9 +21,11 @@ from boxwright.optimize.report import Report, Row, Settings
 from boxwright.optimize.saved_trials import SavedTrials, used_versions
 from boxwright.optimize.timing import Latency, RaceRules, Target, race
 from boxwright.optimize.trial import Trial, TrialJob, run_trial
-from boxwright.runtimes.artifact import add_measurements, open_graph
+from boxwright.runtimes.artifact import add_measurements, open_graph, read_artifact
+from boxwright.runtimes.base import Graph, Tuning
 
 _log = get_logger(__name__)
+_HALVES = (Precision.BF16, Precision.FP16)
 _SCORE_TIMES = 5.0  # scoring may take this many times as long as with the original
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much is done, and how much there is."""
@@ -53,7 +56,9 @@ class _Search:
         self._progress = progress
         self._case_file = nursery.folder / "case"
         write_case(case, self._case_file)  # first: what can't be sent is refused before all the data is read
-        self._saved = SavedTrials(folder, case.fingerprint())
+        # On another device, the original has other outputs.
+        where = "" if config.place.is_cpu else f" on {config.place}"
+        self._saved = SavedTrials(folder, case.fingerprint() + where)
         self._threads, cores = share_cores(config.thread_num)
         self._limits = Limits(
             time_s=config.timeout_s,
@@ -87,6 +92,7 @@ class _Search:
             confidence=self._config.confidence,
             versions={k: v for m in trials for k, v in used_versions(METHODS[m].choice).items()},
             remarks=remarks,
+            device=str(trials[ORIGINAL].recipe.get("device", self._config.place)),
         )
         for row in rows:
             if row.latency_ms is not None and row.method != ORIGINAL:
@@ -122,7 +128,7 @@ class _Search:
 
     def _try(self, method: str, original: Score | None) -> Trial:
         choice, budget = METHODS[method].choice, self._config.max_drop
-        searched = budget is not None and METHODS[method].precision in (Precision.INT8, Precision.BF16)
+        searched = budget is not None and METHODS[method].precision in (Precision.INT8, *_HALVES)
         settings = f"{budget} {self._config.confidence} {self._config.search_tries}" if searched else ""
         known = self._saved.read(method, choice, settings)
         if known is not None:
@@ -144,6 +150,7 @@ class _Search:
             keep_float=keep_float,
             threads=self._threads,
             cache=self._saved.folder / "tries" / "statistics",
+            place=self._config.place,
         )
         self._last_kept = keep_float
         log = self._saved.log(method)
@@ -159,7 +166,7 @@ class _Search:
             return math.inf if drop is None or math.isnan(drop.high) else drop.high
 
         precision, recipe = METHODS[method].precision, first.recipe
-        if loss(first) <= budget or (precision is Precision.BF16 and "float32" not in recipe):
+        if loss(first) <= budget or (precision in _HALVES and "float32" not in recipe):
             return first  # it fits, or this runtime can't mix precisions
         ranked = self._rank(precision)
         failure = self._rank_failures.get(precision)
@@ -200,9 +207,9 @@ class _Search:
     def _time(self, methods: list[str]) -> dict[str, Latency]:
         # Artifacts of this search or of a saved trial, which `SavedTrials` has checked: their code is our own.
         targets: dict[str, Target] = {
-            m: partial(open_case, self._case_file)
+            m: partial(open_case, self._case_file, self._config.place)
             if m == ORIGINAL
-            else partial(open_graph, self._saved.artifact(m), trust=True)
+            else partial(_open, self._saved.artifact(m), self._config.place)
             for m in methods
         }
         self._done = 2 * len(self._config.methods) - len(targets)
@@ -229,6 +236,8 @@ class _Search:
         drop = self._drop(trial, original) if method != ORIGINAL else None
         status, note = trial.status, trial.note
         timing = None if latency is None else latency.timing
+        if latency is not None and latency.device_bytes:
+            note = _join(note, f"{latency.device_bytes >> 20} MB on the device")
         if latency is not None and latency.failure:
             status, note = "fail to forward", latency.failure
         elif drop is not None and self._config.max_drop is not None and not drop.high <= self._config.max_drop:
@@ -262,6 +271,13 @@ class _Search:
             recipe=trial.recipe,
             log=str(log) if log.is_file() and log.stat().st_size else "",
         )
+
+
+def _open(folder: Path, place: Chosen, tuning: Tuning) -> Graph:
+    """Return a method's artifact, on the device of the search if it is for that kind."""
+    artifact = read_artifact(folder)
+    number = place.number_of(artifact.choice.device)
+    return open_graph(artifact, replace(tuning, number=number), trust=True)
 
 
 def _join(*notes: str) -> str:

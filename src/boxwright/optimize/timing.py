@@ -30,10 +30,15 @@ Target = Callable[[Tuning], Graph]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """How long a model's runs took, or why there is no timing; `stopped` if it was too slow to time to the end."""
+    """How long a model's runs took, or why there is no timing; `stopped` if it was too slow to time to the end.
+
+    A run ends when its outputs are in the host's memory, on any device. `device_bytes` is what the process held of an
+    accelerator's own memory.
+    """
 
     timing: Timing | None = None
     peak_bytes: int = 0
+    device_bytes: int = 0
     stopped: bool = False
     failure: str = ""
 
@@ -55,8 +60,11 @@ class RaceRules:
     early_stop: float | None = 3.0
 
 
-def _run_when_asked(target: Target, inputs: Path, threads: int, channel: Channel) -> int:
-    """Load a model in a child, warm it up, run it when the parent asks, and return the peak memory in bytes."""
+def _run_when_asked(target: Target, inputs: Path, threads: int, channel: Channel) -> tuple[int, int]:
+    """Load a model in a child, warm it up, run it when the parent asks, and return its memory in bytes.
+
+    That is the peak of the process, and what it held of a device at the end.
+    """
     channel.enter("load")
     graph = target(Tuning(threads=threads))
     with np.load(inputs) as file:
@@ -80,9 +88,9 @@ def _run_when_asked(target: Target, inputs: Path, threads: int, channel: Channel
         return times_ms
 
     channel.answer(handle)
-    peak = peak_bytes()
+    held = peak_bytes(), int(getattr(graph, "device_bytes", 0))
     graph.close()
-    return peak
+    return held
 
 
 def race(
@@ -191,7 +199,8 @@ def _is_hopeless(name: str, samples: Mapping[str, list[float]], rules: RaceRules
 def _finish(child: Child, samples_ms: Sequence[float], *, stopped: bool = False) -> Latency:
     try:
         child.send({"do": "end"})
-        peak: int = child.result()
+        peak, held = child.result()
     except ChildFailed as error:
         return Latency(failure=str(error))
-    return Latency(timing=Timing(samples_ms=tuple(samples_ms)), peak_bytes=peak, stopped=stopped)
+    timing = Timing(samples_ms=tuple(samples_ms))
+    return Latency(timing=timing, peak_bytes=peak, device_bytes=held, stopped=stopped)

@@ -14,6 +14,7 @@ from boxwright.core.errors import MissingDependencyError, UsageError
 from boxwright.core.files import naming
 from boxwright.core.signature import Array
 from boxwright.core.types import Precision
+from boxwright.devices.chosen import Chosen
 from boxwright.optimize.accuracy import Score
 from boxwright.optimize.case import Case, read_case
 from boxwright.optimize.process import Channel, ChildFailed, Limits, Nursery
@@ -71,6 +72,7 @@ class TrialJob:
         choice: how to convert; None for the original itself.
         keep_float: layers that are not quantised or rounded.
         cache: a folder for statistics that several conversions share.
+        place: the device of the original; a conversion for it runs on the one of its number.
     """
 
     case: Path
@@ -80,6 +82,7 @@ class TrialJob:
     keep_float: tuple[str, ...] = ()
     threads: int | None = None
     cache: Path | None = None
+    place: Chosen = field(default_factory=Chosen)
 
     def __call__(self, channel: Channel) -> Trial:
         """Return a successful trial, or one with a wrong result."""
@@ -95,7 +98,7 @@ class TrialJob:
             spec=case.spec,
             calibration=self._calibration(case, self.choice),
             golden=first,
-            tuning=Tuning(threads=self.threads),
+            tuning=Tuning(threads=self.threads, number=self.place.number_of(self.choice.device)),
         )
         try:
             channel.enter("forward")
@@ -125,7 +128,7 @@ class TrialJob:
         from boxwright.runtimes.program import open_original  # imports torch, which other children do without
 
         source = case.source()
-        graph = open_original(source)
+        graph = open_original(source, self.place)
         channel.enter("forward")
         outputs = [graph.run(source.signature.check(inputs)) for inputs in case.probes()]
         named: dict[str, Any] = {f"{i}_{j}": a for i, some in enumerate(outputs) for j, a in enumerate(some)}
@@ -133,10 +136,11 @@ class TrialJob:
             np.savez(self.reference, **named)
         score, score_s = _score(case, graph, channel)
         size = sum(t.nbytes for t in (*source.model.parameters(), *source.model.buffers()))
-        return Trial(status="successful", score=score, score_s=score_s, distance=0.0, size_bytes=size)
+        recipe = {} if self.place.is_cpu else {"device": self.place.describe()}
+        return Trial(status="successful", score=score, score_s=score_s, distance=0.0, size_bytes=size, recipe=recipe)
 
     def _calibration(self, case: Case, choice: Choice) -> Calibration | None:
-        if choice.precision is Precision.BF16 and self.keep_float:
+        if choice.precision in (Precision.BF16, Precision.FP16) and self.keep_float:
             return Calibration(samples=case.probes(), keep_float=self.keep_float)
         if choice.precision is not Precision.INT8:
             return None

@@ -1,7 +1,11 @@
 import pytest
+import torch
+from support.pretend_device import PretendDevice
 
 from boxwright.core.errors import UsageError
 from boxwright.core.types import Precision
+from boxwright.devices.chosen import Chosen
+from boxwright.devices.ways import WAYS
 from boxwright.optimize.candidates import METHODS, find_method, matches
 from boxwright.optimize.config import SearchConfig
 
@@ -69,8 +73,26 @@ def test_includes_do_not_change_later_calls() -> None:
 
 def test_the_default_search_is_part_of_all() -> None:
     usual, everything = SearchConfig().methods, SearchConfig(search_mode="all").methods
-    assert everything == tuple(METHODS)
+    assert everything == tuple(name for name, method in METHODS.items() if method.device in ("", "cpu"))
     assert set(usual) < set(everything)
+
+
+def test_a_device_has_its_own_methods_beside_the_original(pretended: PretendDevice) -> None:
+    chosen = SearchConfig(device=pretended.name).methods
+    assert chosen == ("original", *WAYS[pretended.name])
+    assert SearchConfig(device=pretended.name, precision="int8").methods == ("original", "tensorrt_int8")
+    assert SearchConfig(device="cuda:1", includes=["bf16"]).methods == ("original", "bf16")
+    assert SearchConfig(device="cuda:1").place == Chosen("cuda", 1)
+
+
+def test_methods_of_another_device_can_be_named() -> None:
+    assert SearchConfig(includes=["cuda_graph_fp16", "fp32"]).methods == ("original", "fp32", "cuda_graph_fp16")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_a_device_that_is_not_here_is_refused() -> None:
+    with pytest.raises(UsageError, match="torch sees no CUDA device here"):
+        SearchConfig(device="cuda")
 
 
 def test_excludes_and_filters_work_together() -> None:

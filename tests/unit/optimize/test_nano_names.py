@@ -91,7 +91,7 @@ def test_axes_and_session_options_have_two_names() -> None:
     ("convert", "message"),
     [
         (lambda: trace(MODEL, IMAGES, jit_method="script"), "jit_method='script' is not possible. Models are traced"),
-        (lambda: trace(MODEL, IMAGES, device="GPU"), "Converted models run on the CPU"),
+        (lambda: trace(MODEL, IMAGES, device="GPU"), "Unknown device 'GPU'"),
         (lambda: trace(MODEL, IMAGES, "openvino", use_ipex=True), "use_ipex=True does not apply to .*'openvino'"),
         (lambda: quantize(MODEL, LOADER, "openvino", use_ipex=True), "use_ipex=True does not apply to .*'openvino'"),
         (lambda: quantize(MODEL, LOADER, "onnxruntime", method="fx"), "method='fx' is for PyTorch"),
