@@ -4,7 +4,15 @@ import argparse
 import json
 
 from boxwright.cli.ending import say
-from boxwright.cli.options import add_hint_arguments, add_trust_argument, check_hint_arguments, filled, positive
+from boxwright.cli.options import (
+    PLACES,
+    add_device_argument,
+    add_hint_arguments,
+    add_trust_argument,
+    check_hint_arguments,
+    filled,
+    positive,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "choose threads, streams and processes of artifacts and .onnx files for one request at a time, or for "
         "many in parallel (default: one request at a time, --threads)",
     )
+    add_device_argument(parser, PLACES)
     add_trust_argument(parser)
     parser.add_argument("--runs", metavar="N", type=positive, default=100, help="timed runs of each (default 100)")
     parser.add_argument("--timeout", metavar="S", type=positive, default=600, help="seconds to load one (default 600)")
@@ -42,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
         timeout_s=float(args.timeout),
         hint=args.hint,
         trust=args.trust,
+        device=args.device,
     )
     if args.explain:
         say(result.explain())

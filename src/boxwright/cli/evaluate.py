@@ -6,7 +6,9 @@ from functools import partial
 from pathlib import Path
 
 from boxwright.cli.options import (
+    PLACES,
     add_data_arguments,
+    add_device_argument,
     add_model_arguments,
     add_trust_argument,
     as_path,
@@ -31,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--class-agnostic", action="store_true", help="suppress boxes across classes too")
     parser.add_argument("-b", "--batch", type=positive, default=8, help="images at once (default 8)")
     parser.add_argument("--limit", metavar="N", type=positive, help="only the first N images")
+    add_device_argument(parser, PLACES)
     add_trust_argument(parser)
     parser.add_argument("--per-class", action="store_true", help="print each class too")
     parser.add_argument(
@@ -42,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Score and print; return 3 if any image could not be read."""
     from boxwright.core.log import progress_bar
-    from boxwright.tasks.evaluate import evaluate
-    from boxwright.tasks.predict.predictor import Predictor, Thresholds
+    from boxwright.tasks.evaluate import evaluate, load_to_score
+    from boxwright.tasks.predict.predictor import Thresholds
     from boxwright.tasks.program import keep_freed_memory
     from boxwright.tasks.run_folders import new_run_folder
 
@@ -52,7 +55,9 @@ def run(args: argparse.Namespace) -> int:
     keep_freed_memory()
     thresholds = Thresholds(conf=args.conf, nms=args.nms, class_agnostic=args.class_agnostic)
     with (
-        Predictor.load(args.model, thresholds=thresholds, options=model_options(args), trust=args.trust) as predictor,
+        load_to_score(
+            args.model, thresholds=thresholds, options=model_options(args), trust=args.trust, device=args.device
+        ) as predictor,
         progress_bar(hidden=args.quiet) as show,
     ):
         result = evaluate(

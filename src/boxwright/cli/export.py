@@ -4,7 +4,15 @@ import argparse
 import json
 from dataclasses import fields
 
-from boxwright.cli.options import add_data_arguments, add_model_arguments, as_path, fraction, model_options, positive
+from boxwright.cli.options import (
+    add_data_arguments,
+    add_device_argument,
+    add_model_arguments,
+    as_path,
+    fraction,
+    model_options,
+    positive,
+)
 from boxwright.core.errors import UsageError
 
 _FORMATS = ("onnx", "openvino", "torchscript", "aotinductor", "tensorrt")
@@ -31,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--calibration", metavar="PATH", type=as_path, help="images for int8: a folder or a labelled set"
     )
     add_data_arguments(parser)
+    add_device_argument(parser, "what an aotinductor package is for: cpu, cuda or auto (default cpu)", default="cpu")
     group = parser.add_argument_group("suppression inside the file")
     group.add_argument(
         "--nms", action="store_true", help="end with non-maximum suppression: num, boxes, scores, classes"

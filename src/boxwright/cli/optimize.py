@@ -7,6 +7,7 @@ from functools import partial
 
 from boxwright.cli.options import (
     add_data_arguments,
+    add_device_argument,
     add_model_arguments,
     as_path,
     fraction,
@@ -39,10 +40,16 @@ def add_search_arguments(parser: argparse.ArgumentParser) -> None:
     add("--calibration", metavar="PATH", type=as_path, help="images for int8 (default: the training part of --data)")
     add("--calibration-images", metavar="N", type=positive, help="how many of them (default 128)")
     add("--out", dest="folder", metavar="DIR", type=as_path, help="folder for the results (default runs/optimize/exp…)")
-    add = partial(parser.add_argument_group("search").add_argument, default=argparse.SUPPRESS)
+    search = parser.add_argument_group("search")
+    add = partial(search.add_argument, default=argparse.SUPPRESS)
+    add_device_argument(
+        search,
+        "run the original here, and try the methods of this device: cpu, cuda, cuda:1, hpu or auto (default cpu)",
+        default=argparse.SUPPRESS,
+    )
     add("--includes", metavar="LIST", nargs="+", help="try only these methods: a,b or a b (after MODEL)")
     add("--excludes", metavar="LIST", nargs="+", help="leave out these methods: a,b or a b (after MODEL)")
-    add("--accelerator", metavar="LIST", help="only these: openvino,onnxruntime,jit,compile,…")
+    add("--accelerator", metavar="LIST", help="only these: openvino,onnxruntime,jit,compile,tensorrt,…")
     add("--precision", metavar="LIST", help="only these: fp32,bf16,fp16,int8")
     add("--search-mode", choices=("default", "all"), help="all: every variant")
     add(

@@ -2,13 +2,20 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from boxwright.core.errors import UsageError
 from boxwright.core.spec import LARGEST_SIDE
+from boxwright.devices.chosen import check_device
 
 if TYPE_CHECKING:
     from boxwright.tasks.models import ModelOptions
+
+PLACES = (
+    "cpu, cuda, cuda:1, hpu, or auto: an accelerator if the model can run on it "
+    "(default: what an artifact was converted for, else cpu)"
+)
+"""What --device means for a model that exists."""
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, *, weights: bool = False) -> None:
@@ -58,6 +65,19 @@ def add_trust_argument(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run a model with code (machine code, TorchScript) that was not made here; only if you know who made it",
     )
+
+
+def add_device_argument(parser: Any, meaning: str, **more: Any) -> None:
+    """Add --device; the meaning says what its default is."""
+    parser.add_argument("--device", metavar="NAME", type=device_name, help=meaning, **more)
+
+
+def device_name(text: str) -> str:
+    """Return the name of a device, or "auto"."""
+    try:
+        return check_device(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def add_hint_arguments(parser: argparse.ArgumentParser, meaning: str) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from boxwright.cli.ending import say
 from boxwright.cli.options import (
+    PLACES,
+    add_device_argument,
     add_hint_arguments,
     add_model_arguments,
     add_trust_argument,
@@ -53,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "artifacts and .onnx: choose threads, streams and processes for the fastest answer to one picture, or for "
         "the most pictures per second (default: one picture at a time, the runtime's own number of threads)",
     )
+    add_device_argument(parser, PLACES)
     add_trust_argument(parser)
     parser.add_argument("--out", metavar="DIR", type=filled, help="folder for the files (default runs/predict/exp…)")
     parser.add_argument("--overwrite", action="store_true", help="replace the results of an earlier run in --out")
@@ -130,6 +133,7 @@ def _run_batch(args: argparse.Namespace, thresholds: "Thresholds") -> int:
         thresholds=thresholds,
         options=model_options(args),
         trust=args.trust,
+        device=args.device,
         **given,
     )
     with progress_bar(hidden=args.quiet) as show:
@@ -169,6 +173,7 @@ def _run_stream(args: argparse.Namespace, thresholds: "Thresholds") -> int:
         workers=args.workers or 1,
         hint=args.hint,
         trust=args.trust,
+        device=args.device,
     ) as predictor:
         if args.explain and predictor.arrangement is not None:
             say(predictor.arrangement.explain())

@@ -21,7 +21,7 @@ from boxwright.runtimes.artifact import is_artifact, open_graph, read_artifact, 
 from boxwright.runtimes.autopilot import Arrangement
 from boxwright.runtimes.base import Graph, Hint, Tuning, one_by_one
 from boxwright.runtimes.trust import check_files
-from boxwright.tasks.models import arrange, find_model, is_converted, open_model
+from boxwright.tasks.models import arrange, find_model, is_converted, open_model, place_model
 
 _log = get_logger(__name__)
 
@@ -138,6 +138,7 @@ def benchmark(
     timeout_s: float = 600.0,
     hint: Hint | None = None,
     trust: bool = False,
+    device: str | None = None,
 ) -> Benchmark:
     """Return the latency of several models that take turns, each in its own process.
 
@@ -151,6 +152,8 @@ def benchmark(
         hint: choose threads, streams and processes of each artifact and ONNX file from the cores and the quota.
             "latency" times one request at a time, "throughput" many in parallel. Weights run one request at a time.
         trust: run models with code that another user or machine made (see `Predictor.load`).
+        device: where weights and ONNX files run, and which one of several an artifact's device is (see
+            `Predictor.load`). A run ends when its outputs are in the host's memory.
 
     Raises:
         UsageError: there are no models, or they take different inputs, or not this batch.
@@ -165,14 +168,14 @@ def benchmark(
         check_choice("hint", hint, get_args(Hint))
         if threads is not None:
             raise UsageError(f"hint={hint!r} chooses the threads itself. Leave out the hint or threads={threads!r}.")
-    known = [_inspect(model, hint, trust=trust) for model in models]
+    known = [_inspect(model, hint, device, trust=trust) for model in models]
     requests = 1
     if hint == "throughput":  # enough to keep every stream of every instance busy, the same number for all
         requests = 4 * max([2, *(one.row.arrangement.side_by_side for one in known if one.row.arrangement is not None)])
     # Named by number: a path can't name a log file, and a model may be given twice.
     usable = {str(i): one for i, one in enumerate(known) if not one.row.code}
     targets: dict[str, Target] = {
-        name: partial(_open, one.path, one.row.arrangement, requests) for name, one in usable.items()
+        name: partial(_open, one.path, one.row.arrangement, requests, device) for name, one in usable.items()
     }
     limits = Limits(time_s=timeout_s, threads=count, cores=cores)
     found = _race(targets, _make_inputs([*usable.values()], batch), runs, limits) if usable else {}
@@ -208,34 +211,40 @@ class _Known:
     size_hw: tuple[int, int] | None = None
 
 
-def _open(path: Path, arrangement: Arrangement | None, requests: int, tuning: Tuning) -> Graph:
+def _open(path: Path, arrangement: Arrangement | None, requests: int, device: str | None, tuning: Tuning) -> Graph:
     """Return a model as it is timed: with a hint's own tuning; weights have none, as `predict` runs them.
 
     `_inspect` has made sure that it may run.
     """
     own = None if arrangement is None else arrangement.tuning
     if is_artifact(path):
-        graph = open_graph(path, own or tuning, trust=True)
+        number = place_model(path, device).number
+        graph = open_graph(path, replace(own or tuning, number=number), trust=True)
     else:
-        graph = open_model(path, None, own, trust=True).graph
+        graph = open_model(path, None, own, trust=True, device=device).graph
     if requests == 1:
         return graph
     return _Many(graph, requests, 1 if arrangement is None else arrangement.side_by_side)
 
 
-def _inspect(model: str | Path, hint: Hint | None, *, trust: bool) -> _Known:
+def _inspect(model: str | Path, hint: Hint | None, device: str | None, *, trust: bool) -> _Known:
     """Return what a model says about itself; a damaged one must not prevent the others from being timed."""
     path, row = find_model(model), BenchmarkRow(model=str(model))
     try:
+        place = place_model(path, device)
+        if not (is_artifact(path) or place.is_cpu):
+            place.check()  # before a child is started for it
+        if place.is_cpu and not is_converted(path):
+            return _Known(path=path, row=row)
+        row = replace(row, arrangement=None if hint is None else arrange(path, hint, place))
         if not is_converted(path):
             return _Known(path=path, row=row)
-        row = replace(row, arrangement=None if hint is None else arrange(path, hint))
         if is_artifact(path):
             artifact = read_artifact(path)
             if not trust:
                 check_files(path, artifact.files)
             return _Known(path=path, row=row, signature=artifact.signature)
-        with closing(open_model(path, trust=trust)) as session:
+        with closing(open_model(path, trust=trust)) as session:  # on the CPU: what it says is the same
             row = replace(row, note="with the suppression inside the file" if session.suppresses else "")
             return _Known(path=path, row=row, signature=session.graph.signature, size_hw=session.spec.size_hw)
     except BoxwrightError as error:

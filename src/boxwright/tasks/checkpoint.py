@@ -11,7 +11,10 @@ from boxwright.core.spec import Spec
 from boxwright.detector.sizes import SIZES
 from boxwright.detector.weights import State, check_finite, count_classes, identify, load_weights, read_state
 from boxwright.detector.yolox import Yolox, build
+from boxwright.devices.chosen import Chosen
+from boxwright.runtimes.base import Tuning
 from boxwright.runtimes.detector import DetectorSession
+from boxwright.runtimes.device_graph import open_network_on
 from boxwright.runtimes.eager import open_network
 from boxwright.tasks.info import Cost
 from boxwright.tasks.models import ModelOptions, default_names
@@ -70,6 +73,16 @@ def open_checkpoint(
     """Return a PyTorch session over a weight file, on a device that torch knows by this name."""
     model, spec = read_checkpoint(path, options)
     return open_network(model.to(device), spec, device=torch.device(device), threads=threads)
+
+
+def open_checkpoint_on(path: Path, options: ModelOptions, place: Chosen, tuning: Tuning | None) -> DetectorSession:
+    """Return a session over a weight file on an accelerator, where each batch size is captured as a graph.
+
+    Raises:
+        UsageError: there is no such device.
+    """
+    model, spec = read_checkpoint(path, options)
+    return open_network_on(model, spec, place, hint="latency" if tuning is None else tuning.hint)
 
 
 def measure_cost(spec: Spec) -> Cost:

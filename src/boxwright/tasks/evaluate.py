@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import CheckpointError, DataError, UsageError, shorten
 from boxwright.core.log import get_logger
 from boxwright.core.packages import require
@@ -15,6 +16,7 @@ from boxwright.core.timing import Stopwatch
 from boxwright.core.types import Detections
 from boxwright.data.formats import read_records
 from boxwright.data.records import Records
+from boxwright.tasks.models import ModelOptions, find_model, place_model
 from boxwright.tasks.predict.inputs import EncodedImage, Failure
 from boxwright.tasks.predict.predictor import Predictor, Thresholds
 
@@ -62,8 +64,28 @@ class Evaluation:
         }
 
 
+def load_to_score(
+    model: str | Path,
+    *,
+    thresholds: Thresholds = OFFICIAL,
+    options: ModelOptions | None = None,
+    trust: bool = False,
+    device: str | None = None,
+) -> Predictor:
+    """Return a predictor of a model; beside an accelerator, a thread per core decodes the images.
+
+    Arguments and errors are those of `Predictor.load`.
+    """
+    try:
+        beside = not place_model(find_model(model), device).is_cpu
+    except CheckpointError:
+        beside = False  # of a damaged artifact `load` takes another one
+    workers = read_cpu().usable_cores if beside else 1
+    return Predictor.load(model, thresholds=thresholds, options=options, trust=trust, device=device, workers=workers)
+
+
 def evaluate(
-    predictor: Predictor,
+    predictor: Predictor | str | Path,
     data: str | Path | Records,
     *,
     batch: int = 8,
@@ -72,13 +94,15 @@ def evaluate(
     allow_outside: bool = False,
     report: Path | None = None,
     conditions: Mapping[str, str] | None = None,
+    device: str | None = None,
 ) -> Evaluation:
     """Return the COCO metrics of a predictor on a labelled set.
 
     Images that can't be read are left out of the score and listed in `failures`.
 
     Args:
-        predictor: the detector, with the thresholds to score it at (`OFFICIAL` for the headline AP).
+        predictor: the detector, with the thresholds to score it at (`OFFICIAL` for the headline AP). A name or a path
+            is loaded with those.
         data: a COCO json, a folder with one, or records.
         batch: how many images go through the network at once.
         limit: score only this many images, the first ones.
@@ -86,6 +110,7 @@ def evaluate(
         allow_outside: also read files that the set names outside of its folder.
         report: also analyse the errors, and write `report.html` and `report.json` into this folder.
         conditions: what the report says about the model and the data.
+        device: where a model given by name or path runs (see `Predictor.load`).
 
     Raises:
         DataError: the set can't be read, or none of its images can.
@@ -93,6 +118,14 @@ def evaluate(
     """
     if limit is not None and limit < 1:
         raise UsageError(f"limit={limit!r} must be at least 1.")
+    if not isinstance(predictor, Predictor):
+        with load_to_score(predictor, device=device) as loaded:
+            return evaluate(
+                loaded, data, batch=batch, limit=limit, progress=progress, allow_outside=allow_outside, report=report,
+                conditions=conditions,
+            )  # fmt: skip
+    if device is not None:
+        raise UsageError(f"device={device!r} does not apply: the predictor has its own. Load it with that device.")
     records = data if isinstance(data, Records) else read_records(data, allow_outside=allow_outside)
     if limit is not None:
         records = records.select(range(min(limit, len(records))))

@@ -19,6 +19,7 @@ from boxwright.core.packages import require
 from boxwright.core.spec import OutputForm, Spec
 from boxwright.core.types import Precision
 from boxwright.detector.postprocess import postprocess
+from boxwright.devices.chosen import CPU, check_device, find_device
 from boxwright.runtimes.artifact import write_artifact
 from boxwright.runtimes.base import Choice, Session
 from boxwright.runtimes.calibrate import Calibration, describe_int8
@@ -77,6 +78,7 @@ class ExportConfig:
         calibration: a folder of images or a labelled set, for int8.
         allow_outside: also read files that the set names outside of its folder.
         options: what the user says about the weights.
+        device: what a compiled package is for: "cpu", another device, or "auto".
     """
 
     format: str = "onnx"
@@ -89,8 +91,15 @@ class ExportConfig:
     calibration: Path | None = None
     allow_outside: bool = False
     options: ModelOptions = field(default_factory=ModelOptions)
+    device: str = CPU
 
     def __post_init__(self) -> None:
+        check_device(self.device)
+        if self.device != CPU and self.format != "aotinductor":
+            raise UsageError(
+                f"device={self.device!r} is for format 'aotinductor'. An ONNX file runs anywhere (predict --device); "
+                "`boxwright optimize --device` tries the others."
+            )
         check_choice("format", self.format, FORMATS)
         for name, given in (("--nms", self.suppression is not None), ("--dynamic", self.dynamic)):
             if given and self.format != "onnx":
@@ -212,7 +221,8 @@ def export(model: str | Path, out: Path | None = None, config: ExportConfig | No
             recipe |= catalogue.load("exporter", "tensorrt")(scratch / "plain.onnx", draft, half=half)
             record(hash_file(draft))
         else:
-            choice = Choice(runtime=FORMATS[config.format], precision=config.precision)
+            runtime, place = FORMATS[config.format], find_device(config.device)
+            choice = Choice(runtime=runtime, precision=config.precision, device=place.name)
             golden = [images.stack(0, batch)]
             artifact = write_artifact(source, choice, draft, spec=spec, calibration=calibration, golden=golden)
             recipe = dict(artifact.recipe)

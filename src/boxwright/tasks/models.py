@@ -17,8 +17,9 @@ from boxwright.core.files import require_file
 from boxwright.core.log import get_logger
 from boxwright.core.packages import require
 from boxwright.core.spec import OutputForm, Preprocessing, Spec
-from boxwright.runtimes.artifact import Artifact, is_artifact, open_graph, read_artifact
-from boxwright.runtimes.autopilot import Arrangement, choose
+from boxwright.devices.chosen import AUTO, Chosen, find_device, list_shown
+from boxwright.runtimes.artifact import Artifact, is_artifact, open_graph, place_artifact, read_artifact
+from boxwright.runtimes.autopilot import Arrangement, choose, choose_beside
 from boxwright.runtimes.base import Hint, Tuning
 from boxwright.runtimes.detector import DetectorSession
 from boxwright.runtimes.trust import check_files, hash_code
@@ -107,6 +108,7 @@ def open_model(
     tuning: Tuning | None = None,
     *,
     trust: bool = False,
+    device: str | None = None,
 ) -> DetectorSession:
     """Return a session for MODEL.
 
@@ -115,20 +117,22 @@ def open_model(
         options: what the user adds or changes.
         tuning: how a converted model uses the machine.
         trust: load code that was made elsewhere too.
+        device: see `place_model`.
 
     Raises:
         CheckpointError: there is no such model, its file can't be used, or it holds code of another user or machine.
-        MissingDependencyError: the package that runs it is not installed.
+        MissingDependencyError: the package that runs it is not installed, or the device of an artifact is not here.
         UsageError: an option contradicts the file.
     """
     options = options or ModelOptions()
     if isinstance(model, Artifact):
-        return _open_artifact(model, options, tuning, trust=trust)
+        return _open_artifact(model, options, tuning, trust=trust, device=device)
     path = find_model(model)
     if path.suffix.lower() in _INSIDE and is_artifact(path.parent):
         path = path.parent
     if path.is_dir():
-        return _open_artifact(read_artifact(path), options, tuning, trust=trust)
+        return _open_artifact(read_artifact(path), options, tuning, trust=trust, device=device)
+    place = place_model(path, device)
     if path.suffix.lower() == ".onnx":
         refuse(path, act=options.activation)
         if not trust:
@@ -136,16 +140,16 @@ def open_model(
         require("onnxruntime", extra="onnx", by=f"{path.name!r}")
         from boxwright.tasks.onnx_file import open_onnx
 
-        return open_onnx(path, options, tuning)
+        return open_onnx(path, options, tuning, place)
     if path.suffix.lower() in WEIGHTS:
         refuse(path, output_form=options.output)
-        if tuning not in (None, Tuning()):
+        if place.is_cpu and tuning not in (None, Tuning()):
             raise UsageError(f"{tuning!r} does not apply to {path.name}, which runs in PyTorch. Convert it first.")
         # Weights alone: torch builds the network around them.
         require("torch", "safetensors", extra="train", by=f"{path.name!r}")
-        from boxwright.tasks.checkpoint import open_checkpoint
+        from boxwright.tasks.checkpoint import open_checkpoint, open_checkpoint_on
 
-        return open_checkpoint(path, options)
+        return open_checkpoint(path, options) if place.is_cpu else open_checkpoint_on(path, options, place, tuning)
     if path.suffix.lower() in _INSIDE:
         raise CheckpointError(
             f"{str(path)!r} does not say what it detects, and there is no artifact.json beside it. "
@@ -156,9 +160,37 @@ def open_model(
     )
 
 
-def _open_artifact(artifact: Artifact, options: ModelOptions, tuning: Tuning | None, *, trust: bool) -> DetectorSession:
+def _open_artifact(
+    artifact: Artifact, options: ModelOptions, tuning: Tuning | None, *, trust: bool, device: str | None
+) -> DetectorSession:
     spec = describe_artifact(artifact, options)
+    tuning = replace(tuning or Tuning(), number=place_model(artifact, device).number)
     return DetectorSession(open_graph(artifact, tuning, trust=trust), spec)
+
+
+def place_model(model: Path | Artifact, device: str | None) -> Chosen:
+    """Return where a model runs.
+
+    Args:
+        model: its file, or a converted one.
+        device: a name, a name with a number, or "auto" for an accelerator if the model can run on it. None is the
+            device that an artifact is for, and the CPU for other files.
+
+    Raises:
+        UsageError: there is no such device, or an artifact is for another one.
+    """
+    if isinstance(model, Path) and is_artifact(model):
+        model = read_artifact(model, verify=False)
+    if isinstance(model, Path):
+        if device is None:
+            return Chosen()
+        if device != AUTO or model.suffix.lower() in WEIGHTS:
+            return find_device(device)
+        require("onnxruntime", extra="onnx", by=f"{model.name!r}")
+        from boxwright.runtimes.onnxruntime_ import has_provider
+
+        return next((Chosen(name) for name in list_shown() if has_provider(name)), Chosen())
+    return place_artifact(model, device)
 
 
 def describe_artifact(artifact: Artifact, options: ModelOptions) -> Spec:
@@ -184,10 +216,13 @@ def is_converted(path: Path) -> bool:
     return is_artifact(path) or path.suffix.lower() == ".onnx"
 
 
-def arrange(model: Path | Artifact, hint: Hint) -> Arrangement:
-    """Return how an artifact or an ONNX file should use this machine."""
+def arrange(model: Path | Artifact, hint: Hint, place: Chosen | None = None) -> Arrangement:
+    """Return how an artifact, an ONNX file, or any model on an accelerator should use this machine."""
     if isinstance(model, Path) and is_artifact(model):
         model = read_artifact(model)
+    place = place or place_model(model, None)
+    if not place.is_cpu:
+        return choose_beside(read_cpu(), hint=hint, device=place)
     if isinstance(model, Artifact):
         return choose(read_cpu(), hint=hint, runtime=model.choice.runtime)
     return choose(read_cpu(), hint=hint, runtime="onnxruntime", movable=False)

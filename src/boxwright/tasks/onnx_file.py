@@ -15,6 +15,7 @@ from boxwright.core.log import get_logger
 from boxwright.core.signature import Array, Port
 from boxwright.core.spec import LARGEST_SIDE, OutputForm, Spec
 from boxwright.detector.postprocess import anchor_grid
+from boxwright.devices.chosen import Chosen
 from boxwright.runtimes.base import Tuning
 from boxwright.runtimes.detector import DetectorSession
 from boxwright.runtimes.onnxruntime_ import OnnxGraph
@@ -29,14 +30,17 @@ SETTINGS_KEY = "boxwright_nms"
 """The metadata key of files that suppress boxes themselves for their thresholds as JSON."""
 
 
-def open_onnx(path: Path, options: ModelOptions, tuning: Tuning | None = None) -> DetectorSession:
+def open_onnx(
+    path: Path, options: ModelOptions, tuning: Tuning | None = None, place: Chosen | None = None
+) -> DetectorSession:
     """Return a session over an ONNX file; if it has no description, its output is examined.
 
     Raises:
         CheckpointError: it is not a detector of this family, or ONNX Runtime can't load it.
+        MissingDependencyError: this ONNX Runtime does not run on the device.
         UsageError: an option contradicts the file.
     """
-    graph = OnnxGraph(path, tuning=tuning)
+    graph = OnnxGraph(path, tuning=tuning, place=place)
     size_hw = _check_ports(graph)
     if options.size_hw and size_hw and options.size_hw != size_hw:
         raise UsageError(f"The input size of {path.name} is fixed to {size_hw!r}; {options.size_hw!r} can't be used.")

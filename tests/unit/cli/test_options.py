@@ -68,3 +68,11 @@ def test_help_offers_converted_files_where_they_are_taken(boxwright: Command, ve
     assert "a name (yolox_nano), .pth" in said
     assert ("artifact folder" in said.split("Options:")[0]) == offered
     assert ("--output-form" in said) == offered
+
+
+@pytest.mark.parametrize("verb", ["predict", "eval", "benchmark", "optimize", "export"])
+def test_an_unknown_device_is_refused_before_anything_is_loaded(boxwright: Command, verb: str) -> None:
+    words = {"predict": ["street.jpg"], "eval": ["--data", "set"]}.get(verb, [])
+    done = boxwright(verb, "none.pth", *words, "--device", "cdua")
+    assert done.code == 2
+    assert "Did you mean 'cuda'?" in done.err

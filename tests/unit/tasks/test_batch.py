@@ -329,3 +329,12 @@ def test_what_pyarrow_does_not_know_is_reached_by_fsspec(toy_onnx: Path, images:
     assert names == ["_manifest.json", *[f"part-0000{n}.parquet" for n in range(3)]]
     with pytest.raises(DataError, match="can't be opened"):
         predict_in_batches(replace(config, out="nowhere://x"))
+
+
+def test_accelerators_are_for_the_engine_of_this_machine() -> None:
+    for engine in ("ray", "spark"):
+        with pytest.raises(UsageError, match=f"{engine} hands out cpus only"):
+            BatchConfig(model="a.pth", data="images", out="out", engine=engine, device="cuda")  # type: ignore[arg-type]
+        BatchConfig(model="a.pth", data="images", out="out", engine=engine, device="cpu")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="Unknown device 'gpu'"):
+        BatchConfig(model="a.pth", data="images", out="out", device="gpu")

@@ -136,3 +136,14 @@ def test_the_result_is_plain_json_with_the_headline_first(folder: Path) -> None:
     assert (values["conf"], values["nms"]) == (0.01, 0.65)
     assert values["per_class"]["red"]["AP"] == pytest.approx(1)
     assert values["images_per_s"] > 0
+
+
+def test_a_model_given_by_path_is_scored_as_published(toy_onnx: Path, folder: Path) -> None:
+    result = evaluate(toy_onnx, folder, device="cpu")
+    assert result.metrics.AP == pytest.approx(1)
+    assert result.thresholds == OFFICIAL
+
+
+def test_a_predictor_has_its_own_device(predictor: Predictor, folder: Path) -> None:
+    with pytest.raises(UsageError, match="the predictor has its own"):
+        evaluate(predictor, folder, device="cpu")

@@ -11,9 +11,10 @@ from support.scenes import NAMES, scene
 from support.toy import save_graph, save_toy_onnx, toy_spec
 
 from boxwright.core.coco_classes import COCO_CATEGORY_IDS, COCO_NAMES
-from boxwright.core.errors import CheckpointError, UsageError
+from boxwright.core.errors import CheckpointError, MissingDependencyError, UsageError
+from boxwright.devices.chosen import Chosen
 from boxwright.runtimes.base import Tuning
-from boxwright.tasks.models import ModelOptions, default_names, find_model, open_model, parse_names
+from boxwright.tasks.models import ModelOptions, default_names, find_model, open_model, parse_names, place_model
 from boxwright.tasks.onnx_file import guess_form
 from boxwright.vision.letterbox import to_input
 
@@ -348,3 +349,23 @@ def test_a_names_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     file.write_bytes(b"\xff\xfe\x00\xd8")
     with pytest.raises(UsageError, match="can't be read as a text file"):
         parse_names(str(file))
+
+
+def test_weights_and_onnx_files_run_on_the_cpu_unless_a_device_is_named() -> None:
+    for name in ("a.pth", "a.onnx"):
+        assert place_model(Path(name), None) == place_model(Path(name), "cpu") == Chosen()
+        assert place_model(Path(name), "cuda:1") == Chosen("cuda", 1)
+
+
+def test_auto_is_a_device_that_the_runtime_of_the_file_can_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("boxwright.tasks.models.list_shown", lambda: ("hpu", "cuda"))
+    assert place_model(Path("a.onnx"), "auto") == Chosen()  # this ONNX Runtime is for the CPU
+    have = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr("boxwright.runtimes.onnxruntime_.onnxruntime.get_available_providers", lambda: have)
+    assert place_model(Path("a.onnx"), "auto") == Chosen("cuda")
+    assert place_model(Path("a.pth"), "auto") == Chosen()  # which torch can't use here
+
+
+def test_an_onnx_file_on_a_device_without_a_provider_names_the_package(toy_onnx: Path) -> None:
+    with pytest.raises(MissingDependencyError, match="pip install onnxruntime-gpu"):
+        open_model(toy_onnx, device="cuda")

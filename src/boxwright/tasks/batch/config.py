@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from boxwright.core.errors import UsageError, check_choice
+from boxwright.devices.chosen import Chosen
 from boxwright.tasks.models import ModelOptions
 from boxwright.tasks.predict.predictor import Thresholds
 
@@ -32,6 +33,7 @@ class BatchConfig:
         options: what the model's file does not say.
         start_timeout_s: how long Ray may take to start the first worker.
         trust: run a model with code that another user or machine made (see `Predictor.load`).
+        device: where the model runs (see `Predictor.load`); for accelerators, engine `local` only.
     """
 
     model: str | Path
@@ -49,6 +51,7 @@ class BatchConfig:
     options: ModelOptions = field(default_factory=ModelOptions)
     start_timeout_s: float = 300.0
     trust: bool = False
+    device: str | None = None
 
     def __post_init__(self) -> None:
         check_choice("engine", self.engine, get_args(EngineName))
@@ -56,6 +59,11 @@ class BatchConfig:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise UsageError(f"{name}={value!r} is not possible. Use a whole number of at least 1.")
+        if self.device is not None and not Chosen.parse(self.device).is_cpu and self.engine != "local":
+            raise UsageError(
+                f"device={self.device!r} is for engine 'local': {self.engine} hands out cpus only. Use engine='local' "
+                "on the machine that has the device."
+            )
         for name, engine in (("address", "ray"), ("master", "spark")):
             if getattr(self, name) is not None and self.engine != engine:
                 raise UsageError(

@@ -16,12 +16,13 @@ from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import WorkerError
 from boxwright.tasks.batch.inputs import Part
 from boxwright.tasks.batch.worker import ModelFiles, PartResult, PartWorker, WorkerSettings, is_hopeless
+from boxwright.tasks.models import find_model, place_model
 
 
 def run_parts(
     settings: WorkerSettings, model: ModelFiles, parts: list[Part], report: Callable[[int], None]
 ) -> list[PartResult]:
-    """Return the result of each part; by default with one worker per core, or a single one for a PyTorch model.
+    """Return the result of each part; by default with one worker per core, or one for PyTorch or an accelerator.
 
     Raises:
         WorkerError: a process died.
@@ -29,7 +30,9 @@ def run_parts(
     config = settings.config
     threads = config.threads or 1
     # PyTorch uses all cores anyway; its number of threads can't be set here.
-    room = max(1, len(read_cpu().allowed) // threads) if model.takes_threads else 1
+    place = place_model(find_model(config.model), config.device)
+    many = model.takes_threads and place.is_cpu  # on an accelerator each would hold the weights and graphs once more
+    room = max(1, len(read_cpu().allowed) // threads) if many else 1
     workers = min(config.workers or room, len(parts))
     settings = replace(settings, threads=threads if model.takes_threads else None)
     results: list[PartResult] = []

@@ -126,8 +126,10 @@ class ModelFiles:
         code = {name: hashlib.sha256(data).hexdigest() for name, data in self.files if describe_code(name)}
         check_files(Path(self.name if self.is_artifact else ""), code)
 
-    def open(self, options: ModelOptions, thresholds: Thresholds, threads: int | None) -> Predictor:
-        """Return a predictor of the model.
+    def open(
+        self, options: ModelOptions, thresholds: Thresholds, threads: int | None, device: str | None = None
+    ) -> Predictor:
+        """Return a predictor of the model, on a device.
 
         An artifact must pass its check on this machine: a worker that fell back on another one would not give the same
         results as the others.
@@ -145,7 +147,7 @@ class ModelFiles:
                 (root / name).write_bytes(data)
             model = choose_artifact(path, on_mismatch="refuse", trust=True) if self.is_artifact else path
             tuning = Tuning(threads=threads) if self.takes_threads else None
-            return Predictor(open_model(model, options, tuning, trust=True), thresholds)
+            return Predictor(open_model(model, options, tuning, trust=True, device=device), thresholds)
 
 
 class PartWorker:
@@ -166,7 +168,7 @@ class PartWorker:
         try:
             if self._predictor is None:
                 model = self._model if isinstance(self._model, ModelFiles) else self._model()
-                self._predictor = model.open(config.options, config.thresholds, settings.threads)
+                self._predictor = model.open(config.options, config.thresholds, settings.threads, config.device)
                 hold_opencv_threads()
             start_s = time.perf_counter()
             table = to_table(self._predictor.stream(read_part(settings.images, part), batch=config.batch))

@@ -22,6 +22,8 @@ from boxwright.core.files import write_whole
 from boxwright.core.log import get_logger
 from boxwright.core.packages import installed_version
 from boxwright.core.types import Precision
+from boxwright.devices.chosen import CPU
+from boxwright.devices.detect import find_accelerators
 from boxwright.optimize.candidates import METHODS
 from boxwright.runtimes.artifact import Artifact, is_artifact, open_graph, read_artifact, read_golden
 from boxwright.runtimes.parity import BOUNDS, distance
@@ -156,6 +158,8 @@ def _key(artifact: Artifact) -> str:
     facts += [f"{p} {installed_version(p)}" for p in packages]
     facts += [artifact.choice.to_dict(), artifact.signature.to_dict(), artifact.distance]
     facts.append(None if artifact.spec is None else artifact.spec.to_dict())
+    if artifact.choice.device != CPU:
+        facts.append([one.path for one in find_accelerators()])
     return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:32]
 
 
