@@ -1,4 +1,4 @@
-"""`Trainer.fit` in one of several processes, and what it leaves in the caller's Trainer."""
+"""`Trainer.fit` in one of several processes, or an evaluation in one, and what it leaves in the caller's Trainer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from boxwright.accel.parcel import Changes, Parcel
 from boxwright.accel.plan import Plan
 from boxwright.accel.two_lightnings import adopted
 from boxwright.core import catalogue
+from boxwright.core.types import Precision
 from boxwright.core.world import World
 from boxwright.devices.base import Device, move
 
@@ -84,6 +85,40 @@ def fit_in_worker(job: LightningFit, world: World) -> tuple[dict[str, Any], Chan
     # In one list: schedulers refer to optimizers, and those to the model's parameters.
     end["optimizers"] = (list(trainer.optimizers), list(trainer.lr_scheduler_configs))
     return end, job.parcel.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationJob:
+    """One `validate`, `test` or `predict`, as it is sent to the worker.
+
+    Attributes:
+        verb: the name of the Trainer's method.
+        precision: of the run.
+        settings: of Lightning's Trainer.
+        device: our device.
+        arguments: of the method, by name; the model is among them.
+        parcel: brings back what the run leaves in the model and the callbacks.
+    """
+
+    verb: str
+    precision: Precision
+    settings: dict[str, Any]
+    device: Device
+    arguments: dict[str, Any]
+    parcel: Parcel
+
+
+def evaluate_in_worker(job: EvaluationJob, world: World) -> tuple[Any, dict[str, Any], Changes]:
+    """Run the method on one device; return what it returns, the metrics, and the changes of the caller's objects."""
+    kept = {k: v for k, v in job.settings.items() if k not in ("accelerator", "devices", "num_nodes", "strategy")}
+    ours = settings_for(job.device, job.precision, processes=1, local_rank=world.local_rank)
+    trainer = LightningTrainer(**merge_settings(kept, ours))
+    job.parcel.bind(0, trainer)
+    job.parcel.open()
+    with adopted(*job.arguments.values()):
+        result = getattr(trainer, job.verb)(**job.arguments)
+    metrics = {kind: move(dict(getattr(trainer, kind)), _CPU) for kind in METRICS}
+    return move(result, _CPU), metrics, job.parcel.close()
 
 
 def take_back(trainer: LightningTrainer, model: LightningModule, end: Mapping[str, Any]) -> None:

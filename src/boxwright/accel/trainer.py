@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch import Trainer as LightningTrainer
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -19,7 +20,14 @@ from boxwright.accel import ipex
 from boxwright.accel.auto_lr import ScaleRate
 from boxwright.accel.checkpoint import load_checkpoint, save_checkpoint
 from boxwright.accel.compiled import Compiled
-from boxwright.accel.fit_worker import LightningFit, fit_in_worker, read_progress, take_back
+from boxwright.accel.fit_worker import (
+    EvaluationJob,
+    LightningFit,
+    evaluate_in_worker,
+    fit_in_worker,
+    read_progress,
+    take_back,
+)
 from boxwright.accel.lightning_device import (
     DeviceRules,
     count_processes,
@@ -36,7 +44,6 @@ from boxwright.accel.two_lightnings import adopted, refuse_callbacks
 from boxwright.core import catalogue
 from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import UsageError
-from boxwright.core.log import get_logger
 from boxwright.core.packages import require
 from boxwright.core.spaces import Space
 from boxwright.core.types import Precision
@@ -48,7 +55,7 @@ from boxwright.launchers.base import Launcher
 if TYPE_CHECKING:
     from boxwright.accel.search.result import SearchResult
 
-_log = get_logger(__name__)
+_STAGES = {"validate": TrainerFn.VALIDATING, "test": TrainerFn.TESTING, "predict": TrainerFn.PREDICTING}
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -56,8 +63,8 @@ class Trainer(LightningTrainer):
     """Lightning's Trainer with a few more settings; callbacks, loggers, checkpoints and resuming stay Lightning's.
 
     With `num_processes` above 1, `fit` starts that many pinned processes, each with its own Trainer; afterwards this
-    object has the weights, the metrics and the paths of checkpoints. `validate`, `test` and `predict` always run in
-    this process: on the device if this is the only process, else on the CPU.
+    object has the weights, the metrics and the paths of checkpoints. `validate`, `test` and `predict` run in one
+    process: this one, unless the devices are for processes that it starts. Then one is started for them, on one device.
 
     Args:
         num_processes: how many processes; 1 stays in this one. None is 1 on the CPU, and one per device elsewhere.
@@ -128,7 +135,10 @@ class Trainer(LightningTrainer):
             )
         notes = [] if launcher is None else launcher.notes(num_processes or 1)
         if device is not None and (num_processes or 1) > 1:
-            notes = [*notes, f"{device.name} is for fit; validate, test and predict run here, on the CPU"]
+            notes = [
+                *notes,
+                f"fit runs on all of them; validate, test and predict in one process, on one {device.name}",
+            ]
         request = Request(
             precision=precision,
             num_processes=num_processes,
@@ -216,31 +226,68 @@ class Trainer(LightningTrainer):
         take_back(self, model, end)
 
     def validate(self, *args: Any, **kwargs: Any) -> Any:
-        """Validate in this process, as Lightning does."""
-        self._warn_of_cpu("validate")
+        """Validate in one process, as Lightning does."""
+        if self._waits_here:
+            return self._run_there("validate", *args, **kwargs)
         with adopted(self.lightning_module, getattr(self, "datamodule", None), *args, *kwargs.values()):
             return super().validate(*args, **kwargs)
 
     def test(self, *args: Any, **kwargs: Any) -> Any:
-        """Test in this process, as Lightning does."""
-        self._warn_of_cpu("test")
+        """Test in one process, as Lightning does."""
+        if self._waits_here:
+            return self._run_there("test", *args, **kwargs)
         with adopted(self.lightning_module, getattr(self, "datamodule", None), *args, *kwargs.values()):
             return super().test(*args, **kwargs)
 
     def predict(self, *args: Any, **kwargs: Any) -> Any:
-        """Predict in this process, as Lightning does."""
-        self._warn_of_cpu("predict")
+        """Predict in one process, as Lightning does."""
+        if self._waits_here:
+            return self._run_there("predict", *args, **kwargs)
         with adopted(self.lightning_module, getattr(self, "datamodule", None), *args, *kwargs.values()):
             return super().predict(*args, **kwargs)
 
-    def _warn_of_cpu(self, verb: str) -> None:
-        if self._waits_here:
-            _log.warning(
-                "%s runs on the CPU here: the devices are for the processes that fit starts. "
-                "Trainer(accelerator=%r, num_processes=1) runs it on one.",
-                verb,
-                self.plan.device,
-            )
+    def _run_there(self, verb: str, *args: Any, **kwargs: Any) -> Any:
+        """Run a method of Lightning's Trainer in a process that has one of the devices.
+
+        Raises:
+            UsageError: there is no model yet.
+            WorkerError: the process failed.
+        """
+        given = dict(signature(getattr(LightningTrainer, verb)).bind(self, *args, **kwargs).arguments)
+        del given["self"]
+        model: Any = given.get("model")
+        known = self.lightning_module
+        if model is None and known is None:
+            raise UsageError(f"{verb}() needs a model: give one, or call fit() first.")
+        if not isinstance(model, nn.Module | None):
+            raise UsageError(f"{verb}() takes a LightningModule, not {type(model).__name__!r}.")
+        # The best and the last checkpoint are known here.
+        given["ckpt_path"] = self._checkpoint_connector._parse_ckpt_path(
+            _STAGES[verb], given.get("ckpt_path"), model_provided=model is not None, model_connected=known is not None
+        )
+        given["model"] = model = known if model is None else model
+        assert self._device is not None
+        callbacks = as_list(self._settings.get("callbacks"))
+        parcel = Parcel(model, holders=[(callback, ()) for callback in callbacks], references=[self])
+        job = EvaluationJob(
+            verb=verb,
+            precision=self.plan.precision,
+            settings=self._settings,
+            device=self._device,
+            arguments=given,
+            parcel=parcel,
+        )
+        launcher = self._our_launcher or make_launcher(self.plan.strategy)
+        alone = replace(self.plan.workers[0], world_size=1, local_world_size=1)
+        with parcel.awaited():
+            answer: Any = launcher.run(partial(evaluate_in_worker, job), [alone])
+        result, metrics, changes = answer
+        parcel.apply(changes)
+        self.strategy._lightning_module = model
+        model.trainer = self
+        for kind, values in metrics.items():
+            getattr(self, kind).update(values)
+        return result
 
     def search(
         self,

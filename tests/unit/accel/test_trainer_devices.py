@@ -29,6 +29,7 @@ from boxwright.core.types import Precision
 from boxwright.devices.cpu import CpuDevice
 from boxwright.devices.cuda import CudaDevice
 from boxwright.devices.options import DeviceOptions
+from boxwright.launchers.base import check_one_machine
 
 QUIET: dict[str, Any] = {
     "enable_progress_bar": False, "enable_model_summary": False, "logger": False, "enable_checkpointing": False,
@@ -68,7 +69,7 @@ def test_several_gpus_are_processes_of_ours(
     gpus[0] = 2
     trainer = Trainer(accelerator="cuda", precision="bf16", **settings, **QUIET)
     assert (trainer.plan.device, trainer.plan.processes, trainer.plan.strategy) == ("cuda", 2, "subprocess")
-    assert any("validate, test and predict run here, on the CPU" in note for note in trainer.plan.notes)
+    assert any("validate, test and predict in one process, on one cuda" in note for note in trainer.plan.notes)
     assert trainer.strategy.root_device.type == "cpu"
     given: list[Any] = []
 
@@ -171,16 +172,45 @@ def test_the_trainer_compiles_nothing_and_hands_on_the_other_options(monkeypatch
         Trainer(device_options=DeviceOptions(lazy=True))
 
 
+class Caught:
+    """A launcher that notes what it should run, in one worker."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer, self.job = answer, None
+
+    def run(self, job: Any, workers: Any) -> Any:
+        check_one_machine(workers)
+        assert len(workers) == 1
+        (self.job,) = job.args
+        return self.answer
+
+
 @pytest.mark.parametrize("verb", ["validate", "test", "predict"])
-def test_who_waits_for_devices_says_that_it_works_on_the_cpu(
-    gpus: list[int], caplog: pytest.LogCaptureFixture, verb: str
+def test_who_waits_for_devices_has_one_worker_evaluate(
+    gpus: list[int], monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     gpus[0] = 2
     trainer = Trainer(accelerator="cuda", **QUIET)
-    with pytest.raises(TypeError):
+    launcher = Caught((["result"], {"callback_metrics": {"val/loss": torch.tensor(0.5)}}, []))
+    monkeypatch.setattr("boxwright.accel.trainer.make_launcher", lambda _: launcher)
+    model, loader = LightningModule(), DataLoader([1, 2])
+    assert getattr(trainer, verb)(model, loader, ckpt_path="some.ckpt") == ["result"]
+    assert launcher.job.verb == verb
+    assert launcher.job.arguments == {"model": model, "dataloaders": loader, "ckpt_path": "some.ckpt"}
+    assert float(trainer.callback_metrics["val/loss"]) == 0.5
+    assert model.trainer is trainer
+    getattr(trainer, verb)(model)  # weights as they are
+    assert launcher.job.arguments["ckpt_path"] is None
+
+
+@pytest.mark.parametrize("verb", ["validate", "test", "predict"])
+def test_an_evaluation_without_a_model_is_refused(gpus: list[int], verb: str) -> None:
+    gpus[0] = 2
+    trainer = Trainer(accelerator="cuda", **QUIET)
+    with pytest.raises(UsageError, match="needs a model"):
+        getattr(trainer, verb)()
+    with pytest.raises(UsageError, match="takes a LightningModule, not 'str'"):
         getattr(trainer, verb)("no model")
-    assert f"{verb} runs on the CPU here" in caplog.text
-    assert "Trainer(accelerator='cuda', num_processes=1)" in caplog.text
 
 
 class Noted(CpuDevice):
