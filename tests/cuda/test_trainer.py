@@ -36,6 +36,7 @@ class Watched(LightningModule):
 
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
         output: Tensor = self.net(batch[0])
+        self.seen.add((output.dtype, output.device.type, torch.backends.cudnn.allow_tf32))
         return output
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -77,3 +78,18 @@ def test_a_fit_computes_in_what_was_asked_for(precision: str, dtype: torch.dtype
     predicted = trainer.predict(model, make_loader())
     assert predicted is not None
     assert sum(len(part) for part in predicted) == 16
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_after_a_fit_on_two_gpus_the_rest_runs_on_one() -> None:
+    model = Watched()
+    trainer = Trainer(
+        accelerator="cuda", num_processes=2, max_epochs=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(model, make_loader())
+    predicted = trainer.predict(model, make_loader())
+    assert predicted is not None
+    expected = model.net(torch.cat([batch[0] for batch in make_loader()]))
+    torch.testing.assert_close(torch.cat(predicted), expected, rtol=1e-4, atol=1e-5)
+    assert {"cuda"} == {place for _, place, _ in model.seen}
