@@ -4,6 +4,7 @@ Text becomes Markdown cells, blocks of Python and of commands become cells that 
 """
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "tutorials"
 FOLDER = ROOT / "examples" / "notebooks"
+_LINK = re.compile(r"\]\((?!https?:|#)([^)\s]+)\)")
 _BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -19,10 +21,10 @@ def make_notebook(page: str) -> dict[str, Any]:
     cells: list[dict[str, Any]] = []
     end = 0
     for block in _BLOCK.finditer(page):
-        _add(cells, "markdown", page[end : block.start()])
+        _add(cells, "markdown", _move_links(page[end : block.start()]))
         _add(cells, "code", block[2] if block[1] == "python" else f"%%bash\n{block[2]}")
         end = block.end()
-    _add(cells, "markdown", page[end:])
+    _add(cells, "markdown", _move_links(page[end:]))
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     return {
         "cells": cells,
@@ -35,6 +37,11 @@ def make_notebook(page: str) -> dict[str, Any]:
 def as_text(notebook: dict[str, Any]) -> str:
     """Return a notebook as the text of its file."""
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def _move_links(text: str) -> str:
+    """Return a part of a page with its links as they are from the folder of the notebooks."""
+    return _LINK.sub(lambda link: f"]({os.path.relpath(PAGES / link[1], FOLDER)})", text)
 
 
 def _add(cells: list[dict[str, Any]], kind: str, text: str) -> None:

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from boxwright.core.boxes import FloatArray, xywh_to_xyxy
 from boxwright.core.errors import DataError
+from boxwright.data.shards import read_encoded
 from boxwright.report.page import Html, element
-from boxwright.vision.decode import read_image
+from boxwright.vision.decode import decode_image
 from boxwright.vision.letterbox import shrink
 
 if TYPE_CHECKING:  # they need the evaluation extra
@@ -124,7 +125,8 @@ def draw_gallery(
     for wave in _waves(len(pictures)):
         for image_id, group in itertools.groupby(sorted(wave, key=lambda i: pictures[i].image_id), _image_of(pictures)):
             try:
-                image = read_image(path_of(image_id))
+                path = path_of(image_id)
+                image = decode_image(read_encoded(path), str(path))
             except DataError:  # it was readable when it was scored
                 continue
             for at in group:

@@ -1,8 +1,11 @@
 """The documentation: every link leads somewhere, the site builds without a warning, the notebooks are the tutorials."""
 
+import json
 import re
+import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -31,10 +34,10 @@ def find_anchors(page: Path) -> set[str]:
     return {slugify(re.sub(r"[`*]|\]\([^)]*\)", "", title), "-") for title in titles}
 
 
-def find_broken(page: Path) -> list[str]:
+def find_broken(page: Path, text: str | None = None) -> list[str]:
     """Return the links of a page that lead to no file, or to no heading of it."""
     broken = []
-    for name, anchor in _LINK.findall(_CODE.sub("", page.read_text(encoding="utf-8"))):
+    for name, anchor in _LINK.findall(_CODE.sub("", text or page.read_text(encoding="utf-8"))):
         target = page.parent / name if name else page
         if not target.exists() or (anchor and anchor not in find_anchors(target)):
             broken.append(f"{page.name}: {name}#{anchor}")
@@ -59,12 +62,52 @@ def test_the_page_of_the_house_names_files_that_exist() -> None:
     assert [name for name in sorted(files) if not any(f"/{path}".endswith(f"/{name}") for path in known)] == []
 
 
+def test_every_link_of_the_notebooks_leads_somewhere() -> None:
+    for notebook in sorted((ROOT / "examples" / "notebooks").glob("*.ipynb")):
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+        assert _LINK.search(text)
+        assert find_broken(notebook, text) == []
+
+
+def test_the_picture_of_the_rooms_shows_which_may_import_which() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    drawn: dict[str, list[str]] = {}
+    picture = (ROOT / "docs" / "images" / "rooms.svg").read_text()
+    for height, name in re.findall(r'<text x="\d+" y="(\d+)">(\w+)<', picture):
+        drawn.setdefault(height, []).append(name)
+    assert [" | ".join(row) for row in drawn.values()] == contracts[0]["layers"]
+
+
 def test_a_link_to_nothing_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "# One heading\n[a](#one-heading) [b](#two) [c](missing.md) [d](https://example.com) `[e](gone.md)`\n"
     )
     assert find_broken(page) == ["page.md: #two", "page.md: missing.md#"]
+
+
+def test_every_block_is_run_or_checked_or_says_that_it_is_text() -> None:
+    """Sybil takes `python` and `bash`; `py` is run against a server by tests/integration/test_serve_examples.py."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    found = {
+        (language, page.name)
+        for page in pages
+        for language in re.findall(r"^```(.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        if language not in ("python", "bash", "text", "yaml")
+    }
+    assert found == {("py", "serve.md")}
+
+
+def test_commands_that_are_shown_with_their_output_are_ours() -> None:
+    from boxwright.cli import build_parser
+
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    lines = [line for page in pages for line in page.read_text(encoding="utf-8").splitlines()]
+    commands = [line.removeprefix("$ boxwright ") for line in lines if line.startswith("$ boxwright ")]
+    assert len(commands) >= 5
+    for command in commands:
+        build_parser().parse_args(shlex.split(command, comments=True))
 
 
 def test_every_page_is_in_the_navigation(site: Path) -> None:

@@ -19,7 +19,7 @@ from boxwright.core.yaml_file import parse
 from boxwright.data.check import check_records
 from boxwright.data.check.report import CheckReport
 from boxwright.data.dataset import DetectionDataset
-from boxwright.data.formats import find_layout
+from boxwright.data.formats import Layout, find_layout
 from boxwright.data.policy import policy_for
 from boxwright.data.records import Records
 from boxwright.detector.sizes import SIZES
@@ -40,6 +40,7 @@ class LabelledSet:
     name: str
     folder: Path
     split: str | None
+    layout: Layout
     report: CheckReport | None = None
     checked: tuple[int, int] = (0, 0)
     _records: Records | None = None
@@ -79,7 +80,7 @@ class LabelledSet:
         """
         with self._lock:
             if self._records is None:
-                self._records = find_layout(self.folder).read(self.split)
+                self._records = self.layout.read(self.split)
             return self._records
 
     def check(self) -> None:
@@ -181,7 +182,10 @@ def _parts(folder: Path) -> list[LabelledSet]:
     except (BoxwrightError, OSError):
         return []
     splits: list[str | None] = [part for part in layout.splits if part != "trainval"]
-    return [LabelledSet(name=f"{folder}" + (f" ({s})" if s else ""), folder=folder, split=s) for s in splits or [None]]
+    return [
+        LabelledSet(name=f"{folder}" + (f" ({split})" if split else ""), folder=folder, split=split, layout=layout)
+        for split in splits or [None]
+    ]
 
 
 def _walk(folders: Sequence[Path], names: tuple[str, ...]) -> Iterator[Path]:
