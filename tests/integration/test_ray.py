@@ -21,6 +21,7 @@ from boxwright.launchers.placement import make_workers_anywhere
 from boxwright.launchers.restart import Restart
 
 pytest.importorskip("ray", reason="ray is not installed")
+from boxwright.launchers.interrupts import keep_handler
 from boxwright.launchers.ray_ import RayLauncher, open_ray
 
 pytestmark = pytest.mark.xdist_group("ray")
@@ -168,6 +169,8 @@ def test_a_sigterm_while_ray_connects_is_for_the_programs_own_handler(monkeypatc
 
     monkeypatch.setattr("ray.init", init)
     monkeypatch.setattr("ray.is_initialized", lambda: False)
-    with sigterm_raises(), pytest.raises(SystemExit) as caught, open_ray("local"):
-        pass
+    with keep_handler(signal.SIGTERM):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # an earlier test's Ray may have left its own
+        with sigterm_raises(), pytest.raises(SystemExit) as caught, open_ray("local"):
+            pass
     assert caught.value.code == 128 + signal.SIGTERM

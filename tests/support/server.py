@@ -100,7 +100,7 @@ class Server:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(40)
+                self.process.wait(100)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()

@@ -6,10 +6,10 @@ replica with few of them, and Ray starts more replicas while requests wait.
 
 import logging
 import signal
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
@@ -203,8 +203,7 @@ class _Signals:
     """Keeps SIGTERM, SIGINT and SIGHUP until they are waited for."""
 
     def __init__(self) -> None:
-        self._came: list[int] = []
-        self._event = threading.Event()
+        self._came: SimpleQueue[int] = SimpleQueue()
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "_Signals":
@@ -219,13 +218,10 @@ class _Signals:
 
     def wait(self) -> int:
         """Return the next signal."""
-        while not self._came:
-            self._event.wait(1.0)
-        return self._came.pop(0)
+        return self._came.get()
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
-        self._came.append(number)
-        self._event.set()
+        self._came.put(number)
 
 
 def _last_line(text: str) -> str:
