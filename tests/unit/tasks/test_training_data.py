@@ -81,6 +81,20 @@ def test_each_process_checks_its_share_and_all_leave_the_same_images_out(tmp_pat
     assert CheckReport.load(tmp_path / "run/data_report.json").bad_images() == [3]
 
 
+def test_the_report_is_for_the_same_set_in_another_place_too(tmp_path: Path, records: Records) -> None:
+    nothing, config = records.select([]), config_for(tmp_path)
+    leave_out_bad(Process(), records, nothing, config)  # type: ignore[arg-type]
+    report = CheckReport.load(tmp_path / "run/data_report.json")
+    there = replace(records, root=shutil.copytree(tmp_path / "set", tmp_path / "copy"))
+
+    def second(_: str, value: Any) -> Any:
+        return (True, report) if isinstance(value, tuple) else value
+
+    good = leave_out_bad(Process(1, 2, second), there, nothing, config)  # type: ignore[arg-type]
+    assert good.root == tmp_path / "copy"
+    assert good.image_ids.tolist() == [0, 1, 2, 4, 5, 6]
+
+
 def test_a_resumed_run_checks_again_only_if_the_data_changed(tmp_path: Path, records: Records) -> None:
     nothing, config = records.select([]), config_for(tmp_path)
     leave_out_bad(Process(), records, nothing, config)  # type: ignore[arg-type]

@@ -102,6 +102,7 @@ def leave_out_bad(nano: TorchNano, records: Records, held_out: Records, config: 
         words = "Unchanged since it was checked" if known else f"Checked in {time.perf_counter() - start:.1f} s"
         _log.info("%s %s.", report.summary(), words)
         before.save(report)
+    report = replace(report, root=str(records.root))  # each machine may have the set in another place
     good = usable(records, report, threshold=config.max_error_rate, report_path=path)
     if report.bad_names and nano.is_global_zero:
         _log.warning("Left out: %s. See %s", shorten(report.bad_names, 10), path)
