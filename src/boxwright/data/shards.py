@@ -34,9 +34,6 @@ _log = get_logger(__name__)
 
 SHARD_SUFFIXES = (".tar", ".parquet")
 
-ELSEWHERE = "shards.url"
-"""A file beside empty shards, with the URL of the folder that holds the full ones."""
-
 MIXED = 4
 """Shards whose images are shuffled together."""
 
@@ -57,6 +54,11 @@ def shard_of(path: PathText) -> Path | None:
     """
     folder = os.path.dirname(os.fspath(path))
     return Path(folder) if folder.endswith(SHARD_SUFFIXES) and not os.path.isdir(folder) else None
+
+
+def address_file(folder: Path) -> Path:
+    """Return the file beside a fetched set that holds its URL. What is in the set itself can't name one."""
+    return folder.with_name(f"{folder.name}.url")
 
 
 def read_encoded(path: PathText) -> bytes:
@@ -208,11 +210,7 @@ def _make_room(newest: Path) -> None:
 
 def _fetch(shard: Path, draft: Path) -> None:
     """Copy a shard from its URL, as a tar file."""
-    try:
-        folder = (shard.parent / ELSEWHERE).read_text(encoding="utf-8").strip()
-    except FileNotFoundError as error:
-        raise OSError(0, f"the shard {str(shard)!r} is empty") from error
-    url = f"{folder}/{shard.name}"
+    url = _url_of(shard)
     is_tar = shard.suffix == ".tar"
     target = draft if is_tar else draft.with_suffix(".fetched")
     try:
@@ -233,6 +231,16 @@ def _fetch(shard: Path, draft: Path) -> None:
     finally:
         if not is_tar:
             target.unlink(missing_ok=True)
+
+
+def _url_of(shard: Path) -> str:
+    root = Path(os.path.realpath(cache_folder("data")))
+    try:
+        token, *names = Path(os.path.realpath(shard)).relative_to(root).parts
+        url = address_file(root / token).read_text(encoding="utf-8").strip()
+    except (FileNotFoundError, ValueError) as error:
+        raise OSError(0, f"the shard {str(shard)!r} is empty") from error
+    return "/".join((url, *names))
 
 
 def _file_system(url: str) -> tuple[Any, str]:

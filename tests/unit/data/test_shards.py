@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from boxwright.data.records import Records
 from boxwright.data.shards import MIXED, read_encoded, shard_of, shard_starts
 from boxwright.data.tile import FileTiles
 from boxwright.tasks.data import convert_set
-from boxwright.tasks.train.remote_data import fetch
+from boxwright.tasks.train.remote_data import fetch, pack
 
 PER_SHARD = 2
 SHARDS = 11
@@ -143,7 +144,7 @@ def test_samples_of_a_url_are_those_of_the_folder_and_shards_come_when_they_are_
     for file in cache.glob("*"):
         file.unlink()
     mirror = fetch(f"file://{folder}")
-    assert not any(file.stat().st_size for file in mirror.glob("images/train/*.*") if file.suffix != ".url")
+    assert not any(file.stat().st_size for file in mirror.glob("images/train/*.*"))
     far = dataset_of(mirror)
     assert digest(take(far, 2, workers=0)) == here[:2]
     assert 0 < len(kept(cache)) <= MIXED
@@ -156,6 +157,22 @@ def test_shards_are_read_from_a_store_of_objects(tars: Path) -> None:
     fsspec.filesystem("memory").put(str(tars), "/bucket/shards", recursive=True)
     far = dataset_of(fetch("memory://bucket/shards"))
     assert digest(take(far, 2)) == digest(take(dataset_of(tars), 2))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_set_cannot_name_the_place_that_its_shards_come_from(tars: Path, tmp_path: Path, packed: bool) -> None:
+    place = tmp_path / "set"
+    shutil.copytree(tars, place)
+    shutil.copytree(tars / "images" / "train", tmp_path / "outside")
+    for shard in (place / "images" / "train").glob("*.tar"):
+        shard.write_bytes(b"")
+    for name in ("images/train/shards.url", "images/train.url", "images.url", "train.url"):
+        (place / name).write_text(f"file://{tmp_path}/outside\n")
+    if packed:
+        pack(place, tmp_path / "set.tar")
+        place = fetch(f"file://{tmp_path}/set.tar")
+    with pytest.raises(DataError, match="is empty"):
+        read_encoded(read_records(place).path(0))
 
 
 def test_a_shard_that_is_removed_from_the_cache_is_fetched_again(tars: Path, cache: Path) -> None:

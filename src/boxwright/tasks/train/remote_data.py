@@ -21,7 +21,7 @@ from boxwright.core.errors import DataError
 from boxwright.core.files import locked, require_file, walk_once, whole_file
 from boxwright.core.log import get_logger
 from boxwright.data.formats import find_layout
-from boxwright.data.shards import ELSEWHERE, SHARD_SUFFIXES
+from boxwright.data.shards import SHARD_SUFFIXES, address_file
 from boxwright.launchers.files import carried_file
 from boxwright.tasks.train.config import TrainConfig
 from boxwright.tasks.train.run_store import file_marks, inside
@@ -98,6 +98,8 @@ def fetch(url: str) -> Path:
                 shutil.rmtree(old)
             with tempfile.TemporaryDirectory(dir=root, prefix=f"{token}.", suffix=".part") as part:
                 _download(system, path, found, Path(part, "set"), url)
+                if _shards(found):
+                    address_file(folder).write_text(f"{url.rstrip('/')}\n", encoding="utf-8")
                 Path(part, "set").rename(folder)
     return _find_root(folder)
 
@@ -149,7 +151,6 @@ def _download(system: Any, path: str, found: dict[str, dict[str, Any]], folder: 
         place.mkdir(parents=True, exist_ok=True)
     for name in shards:
         (folder / name).touch()
-        (folder / name).with_name(ELSEWHERE).write_text(f"{url.rstrip('/')}/{PurePosixPath(name).parent}\n")
     names = sorted(set(found) - shards)
     for start in range(0, len(names), _AT_ONCE):
         group = names[start : start + _AT_ONCE]
