@@ -1,7 +1,8 @@
-"""Bytes that are flipped, cut and pasted, and the parts of PNG, JPEG, MP4 and ZIP files."""
+"""Bytes that are flipped, cut and pasted, and the parts of PNG, JPEG, MP4, ZIP and tar files."""
 
 import io
 import struct
+import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -184,3 +185,39 @@ def spoil_zip(rng: Random, data: bytes, change: Callable[[Random, str, bytes], b
             info.compress_type = packing
             archive.writestr(info, body)
     return target.getvalue() if rng.random() < 0.9 else spoil(rng, target.getvalue())
+
+
+def spoil_tar(rng: Random, data: bytes, change: Callable[[Random, str, bytes], bytes]) -> bytes:
+    """Return a tar file with members changed, removed, renamed, doubled, or turned into links and devices."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            members = [(one, archive.extractfile(one).read()) for one in archive if one.isreg()]  # type: ignore[union-attr]
+    except (tarfile.TarError, *_UNREADABLE):  # an earlier change has spoilt it
+        return spoil(rng, data)
+    if not members:
+        return spoil(rng, data)
+    at, action = rng.randrange(len(members)), rng.randrange(8)
+    info, body = members[at]
+    if action < 3:
+        members[at] = (info, change(rng, info.name, body))
+    elif action == 3:
+        del members[at]
+    elif action == 4:
+        info.name = rng.choice(("../../outside/pwned", "/tmp/pwned", "x", info.name.upper(), "a" * 90))
+    elif action == 5:
+        members.append(members[at])
+    elif action == 6:
+        info.type = rng.choice((tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE))
+        info.linkname = "../../outside/secret.jpg"
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=rng.choice((tarfile.USTAR_FORMAT, tarfile.PAX_FORMAT))) as archive:
+        for info, body in members:
+            info.size = len(body) if info.isreg() else 0
+            archive.addfile(info, io.BytesIO(body))
+    blob = bytearray(made.getvalue())
+    if action == 7:  # a size that is not that of the member
+        where = rng.randrange(len(blob) // 512) * 512
+        blob[where + 124 : where + 136] = rng.choice(
+            (b"77777777777\0", b"00000000000\0", b"\x80" + b"\xff" * 11, b"-1 x")
+        )[:12]
+    return bytes(blob)

@@ -10,10 +10,11 @@ from fuzz.commands import Options, make_command
 from fuzz.models import spoil_model
 from fuzz.pictures import spoil_picture
 from fuzz.sandbox import Sandbox
-from fuzz.sets import FORMATS, put_something_else, spoil_set
+from fuzz.sets import FILES, FORMATS, SHARDED, put_something_else, spoil_set
 
 MODEL = "../in/toy.onnx"
 _KINDS = {"model": 26, "artifact": 10, "set": 30, "picture": 14, "video": 6, "command": 8, "call": 6}
+_WHOLE = ("coco", *SHARDED)  # sets that are not split
 _REAL = 0.04  # run as a separate program, not forked
 _GOOD = 0.02  # not mutated at all
 
@@ -138,16 +139,18 @@ class Maker:
         if verb < 9:
             return ["data", "stats", place, *_maybe(rng, "--json")]
         if verb < 13:
-            return ["data", "convert", place, "../out/set", "--to", rng.choice(FORMATS), *_maybe(rng, "--link")]
-        if verb < 14 and form == "coco":
-            return ["data", "split", place, "../out/set", "--to", rng.choice(FORMATS)]
+            to = rng.choice(FORMATS)
+            link = _maybe(rng, "--link") if not good or to not in SHARDED else []  # shards hold the images themselves
+            return ["data", "convert", place, "../out/set", "--to", to, *link]
+        if verb < 14 and form in _WHOLE:
+            return ["data", "split", place, "../out/set", "--to", rng.choice(FILES if good else FORMATS)]
         if verb < 16:
             return ["data", "preview", place, "--out", "../out/p", "-b", "2", "--size", "64"]
         if verb < 19 and not good:  # the toy model and the set have different classes
             self._copy_toy(box)
             return ["eval", MODEL, "--data", place, *_maybe(rng, "--json")]
         words = ["--out", "../out/run", "--size", "64", "-b", "2", "steps=1", "workers=1", "multiscale=false"]
-        split = ["--val", "0.25"] if form == "coco" else []
+        split = ["--val", "0.25"] if form in _WHOLE else []
         return ["train", "--data", place, *words, *split]
 
     def _make_picture(self, rng: Random, box: Sandbox, files: list[Path], good: bool) -> list[str]:

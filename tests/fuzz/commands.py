@@ -81,7 +81,7 @@ def make_command(rng: Random, options: Options, models: list[str], sets: list[st
         words.append(rng.choice(sets) if rng.random() < 0.8 else rng.choice(_WORDS))
         if verb in ("data convert", "data split"):
             words.append(rng.choice(("../out/set", "../out/set", rng.choice(_WORDS))))
-            words += ["--to", rng.choice(("coco", "voc", "yolo", "x"))]
+            words += ["--to", rng.choice(("coco", "voc", "yolo", "webdataset", "parquet", "x"))]
     if verb == "eval":
         words += ["--data", rng.choice(sets)]
     for _ in range(rng.choice((0, 1, 1, 2, 4))):

@@ -57,6 +57,8 @@ def _make_sets(folder: Path) -> None:
     for form in ("voc", "yolo"):
         for split, part in (("train", [0, 1]), ("val", [2, 3])):  # the check reports images that are in both
             write_records(records.select(part), folder / form, form, split=split)  # type: ignore[arg-type]
+    for form in ("webdataset", "parquet"):
+        write_records(records, folder / form, form, shard_images=2)  # type: ignore[arg-type]
 
 
 def _make_pictures(folder: Path) -> None:

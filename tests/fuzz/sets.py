@@ -1,4 +1,4 @@
-"""Mutates labelled sets (COCO, VOC, YOLO): annotations within their structure, pictures, and files at their paths."""
+"""Mutates labelled sets: annotations within their structure, pictures, shards, and files at their paths."""
 
 import json
 import os
@@ -9,11 +9,14 @@ from random import Random
 from xml.etree import ElementTree
 
 import yaml
-from fuzz.blobs import other_form, spoil
+from fuzz.blobs import other_form, spoil, spoil_tar
 from fuzz.pictures import PICTURES, spoil_picture
 from fuzz.values import NUMBERS, odd_text, odd_value, rewrite_tree, to_json
 
-FORMATS = ("coco", "voc", "yolo")
+FILES = ("coco", "voc", "yolo")
+SHARDED = ("webdataset", "parquet")
+FORMATS = (*FILES, *SHARDED)
+_SHARDS = (".tar", ".parquet")
 
 
 def spoil_set(rng: Random, seed: Path, target: Path, outside: Path) -> None:
@@ -23,9 +26,12 @@ def spoil_set(rng: Random, seed: Path, target: Path, outside: Path) -> None:
         files = [path for path in sorted(target.rglob("*")) if path.is_file() and not path.is_symlink()]
         if not files:
             return
-        labels = [path for path in files if path.suffix not in PICTURES]
+        labels = [path for path in files if path.suffix not in (*PICTURES, *_SHARDS)]
+        shards = [path for path in files if path.suffix in _SHARDS]
         chance = rng.random()
-        if chance < 0.7 and labels:
+        if shards and chance < 0.5:
+            _spoil_shard(rng, rng.choice(shards), outside)
+        elif chance < 0.7 and labels:
             _spoil_labels(rng, rng.choice(labels), target, outside)
         elif chance < 0.85:
             path = rng.choice(files)
@@ -75,8 +81,30 @@ def _spoil_labels(rng: Random, path: Path, folder: Path, outside: Path) -> None:
             path.write_bytes(_spoil_yaml(rng, data, outside))
         else:
             path.write_bytes(_spoil_lines(rng, data, outside))
-    except (ValueError, RecursionError, ElementTree.ParseError, yaml.YAMLError, TypeError, AttributeError):
+    except (ValueError, RecursionError, ElementTree.ParseError, yaml.YAMLError, TypeError, AttributeError, KeyError):
         path.write_bytes(spoil(rng, data))  # it was spoilt before
+
+
+def _spoil_shard(rng: Random, path: Path, outside: Path) -> None:
+    data = path.read_bytes()
+    if rng.random() < 0.1:
+        path.write_bytes(b"")
+        address = path.with_name(rng.choice(("shards.url", f"{path.parent.name}.url", f"{path.name}.url")))
+        address.write_text(f"file://{outside}\n")
+        (outside / path.name).write_bytes(data)
+    elif path.suffix == ".tar" and rng.random() < 0.8:
+        path.write_bytes(spoil_tar(rng, data, _spoil_member))
+    else:
+        path.write_bytes(spoil(rng, data))
+
+
+def _spoil_member(rng: Random, name: str, data: bytes) -> bytes:
+    if not name.endswith(".json"):
+        return spoil(rng, data)
+    try:
+        return to_json(rng, rewrite_tree(rng, json.loads(data), 1)).encode("utf-8", "surrogatepass")
+    except (ValueError, RecursionError):
+        return spoil(rng, data)
 
 
 def _spoil_coco(rng: Random, data: bytes, outside: Path) -> bytes:

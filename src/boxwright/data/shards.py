@@ -37,6 +37,9 @@ SHARD_SUFFIXES = (".tar", ".parquet")
 MIXED = 4
 """Shards whose images are shuffled together."""
 
+MOST_GROUP_BYTES = 1 << 30
+"""The largest row group of a parquet file, unpacked, that is read."""
+
 _OPEN = 32  # tar files that a process keeps open
 _ROWS = 64  # of a parquet file that are in memory at once
 _BLOCK = 512
@@ -259,6 +262,9 @@ def _unpack(shard: Path, draft: Path) -> None:
 
     try:
         with pq.ParquetFile(shard) as table, tarfile.open(draft, "w", format=tarfile.USTAR_FORMAT) as tar:
+            groups = [table.metadata.row_group(n).total_byte_size for n in range(table.num_row_groups)]
+            if max(groups, default=0) > MOST_GROUP_BYTES:
+                raise OSError(0, f"a row group of the shard {str(shard)!r} has {max(groups) / 1e9:.1f} GB")
             for rows in table.iter_batches(_ROWS, columns=["key", "image"]):
                 for key, image in zip(rows["key"].to_pylist(), rows["image"].to_pylist(), strict=True):
                     add_member(tar, key, image)

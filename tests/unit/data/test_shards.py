@@ -9,6 +9,7 @@ from typing import Any
 
 import fsspec
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -201,6 +202,15 @@ def test_a_store_that_does_not_answer_ends_the_run_and_leaves_no_image_out(
     with pytest.raises(WorkerError, match=r"can't be fetched"):
         take(dataset, 1)
     assert not dataset.bad_images
+
+
+def test_a_parquet_file_that_grows_beyond_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = pa.array([b"\0" * 3_000_000], pa.binary())
+    pq.write_table(pa.table({"key": ["0.jpg"], "image": image}), tmp_path / "0.parquet", compression="zstd")
+    assert (tmp_path / "0.parquet").stat().st_size < 10_000
+    monkeypatch.setattr("boxwright.data.shards.MOST_GROUP_BYTES", 1 << 21)
+    with pytest.raises(DataError, match="GB"):
+        read_encoded(tmp_path / "0.parquet" / "0.jpg")
 
 
 def test_images_of_a_shard_that_is_cut_off_are_left_out_and_named(tars: Path, tmp_path: Path) -> None:
