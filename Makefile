@@ -54,6 +54,7 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file benchmarks/mypy.ini benchmarks/*.py
 	$(BIN)/lint-imports --no-cache
 
 # Two test processes with one computing thread each: more threads than cores would slow each other down.

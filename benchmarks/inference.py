@@ -24,6 +24,7 @@ from boxwright.core.errors import BoxwrightError
 from boxwright.core.signature import Array
 from boxwright.core.timing import hardware_line
 from boxwright.detector.sizes import SIZES
+from boxwright.devices.chosen import Chosen
 from boxwright.optimize.candidates import METHODS, ORIGINAL
 from boxwright.optimize.case import open_case, write_case
 from boxwright.optimize.process import Limits, open_nursery
@@ -46,12 +47,12 @@ def open_keeping_memory(case: Path, tuning: Tuning) -> Graph:
     from boxwright.launchers.allocator import keep_freed_memory
 
     assert keep_freed_memory()
-    return open_case(case, tuning)
+    return open_case(case, Chosen(), tuning)
 
 
 def open_many(case: Path, tuning: Tuning) -> Graph:
     """Return the original, given the images of a batch one by one."""
-    return _Many(open_case(case, tuning))
+    return _Many(open_case(case, Chosen(), tuning))
 
 
 def open_streams(artifact: Path, streams: int, tuning: Tuning) -> Graph:  # noqa: ARG001  streams decide the threads
@@ -143,8 +144,9 @@ def main() -> None:
             write_case(case, file)
             artifacts = {m: convert(case, m, folder, batch) for m in args.methods}
             targets: dict[str, Target] = {
-                ORIGINAL: partial(open_case, file), "original, keeps memory": partial(open_keeping_memory, file),
-            }  # fmt: skip
+                ORIGINAL: partial(open_case, file, Chosen()),
+                "original, keeps memory": partial(open_keeping_memory, file),
+            }
             targets |= {m: partial(open_graph, path) for m, path in artifacts.items() if path is not None}
             if batch > 1 and not args.no_throughput:
                 targets |= streamed(artifacts, (cpu.usable_cores,))

@@ -22,6 +22,7 @@ import torch
 
 from boxwright.core import catalogue
 from boxwright.core.cpu import read_cpu
+from boxwright.core.errors import ConversionError
 from boxwright.core.packages import missing_packages
 from boxwright.core.signature import Array, Port, Signature
 from boxwright.core.timing import hardware_line
@@ -111,12 +112,16 @@ def quantize_with_torchao(source: Source, samples: Samples, folder: Path) -> int
     for name in find_layers(module, depthwise=True):
         if name not in ours:
             quantizer.set_module_name_qconfig(name, None)
-    program, _ = export_program(source, module)
-    prepared = prepare_pt2e(program.module(), quantizer)
+    prepared = prepare_pt2e(export_program(source, module).module(), quantizer)
     with torch.no_grad():
         for sample in samples:
             prepared(*(torch.as_tensor(a) for a in sample))
-    program, batch = export_program(source, convert_pt2e(prepared))
+    converted, batch = convert_pt2e(prepared), None
+    try:
+        program = export_program(source, converted)
+    except ConversionError:
+        batch = len(source.example[0])
+        program = export_program(replace(source, signature=fix_batch(source.signature, batch)), converted)
     compile_program(program, folder)
     return batch
 
