@@ -16,10 +16,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.random import Generator
 from numpy.typing import NDArray
 
 from boxwright.core.environment import cache_folder
@@ -29,6 +28,9 @@ from boxwright.core.log import get_logger
 from boxwright.core.packages import require
 from boxwright.data.records import PathText, Records, unpack_paths
 from boxwright.vision.decode import MOST_BYTES, read_file
+
+if TYPE_CHECKING:  # it takes 10 ms of the start of `predict`
+    from numpy.random import Generator
 
 _log = get_logger(__name__)
 
@@ -117,7 +119,7 @@ def shard_starts(records: Records) -> NDArray[np.int64] | None:
 
 
 def shuffle_shards(
-    starts: NDArray[np.int64], rng: Callable[[int], Generator]
+    starts: NDArray[np.int64], rng: "Callable[[int], Generator]"
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return all images in a shuffled order that needs few shards at a time, and where each group of shards begins.
 
