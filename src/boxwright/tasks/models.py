@@ -23,7 +23,6 @@ from boxwright.runtimes.autopilot import Arrangement, choose, choose_beside
 from boxwright.runtimes.base import Hint, Tuning
 from boxwright.runtimes.detector import DetectorSession
 from boxwright.runtimes.trust import check_files, hash_code
-from boxwright.tasks.weights.store import check_stored
 
 _log = get_logger(__name__)
 _SUFFIXES = (".safetensors", ".pth", ".onnx")
@@ -86,6 +85,8 @@ def find_model(model: str | Path) -> Path:
                 found = place / f"{name}{suffix}"
                 if found.is_file():
                     if place == cache_folder():
+                        from boxwright.tasks.weights.store import check_stored
+
                         check_stored(found)
                     return found
         here = f", such as './{model}'" if os.path.exists(path) else ""

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from boxwright.core.errors import DataError, UsageError
 from boxwright.core.log import get_logger
-from boxwright.data.shards import read_encoded
-from boxwright.vision.decode import IMAGE_SUFFIXES, check_pixels, decode_image, decode_scaled, list_images
+from boxwright.vision.decode import IMAGE_SUFFIXES, check_pixels, decode_image, decode_scaled, list_images, read_file
 
 _log = get_logger(__name__)
 VIDEO_SUFFIXES = frozenset({".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv", ".ts", ".mjpeg"})
@@ -66,13 +65,22 @@ class EncodedImage:
     def read(self, fit_hw: tuple[int, int] | None = None) -> Frame | Failure:
         """Return the picture, or why it can't be read; with `fit_hw`, decoded as small as `decode_scaled` does."""
         try:
-            data = self.data if isinstance(self.data, bytes) else read_encoded(self.data)
+            data = self.data if isinstance(self.data, bytes) else _read(self.data)
             if fit_hw is None:
                 return Frame(source=self.source, image=decode_image(data, self.source))
             image, full_hw = decode_scaled(data, self.source, fit_hw)
             return Frame(source=self.source, image=image, full_size_hw=None if image.shape[:2] == full_hw else full_hw)
         except DataError as error:
             return Failure(source=self.source, error=error)
+
+
+def _read(path: str | Path) -> bytes:
+    if os.path.lexists(path):
+        return read_file(path)
+    # It may lead into a shard. The package costs a start 8 ms.
+    from boxwright.data.shards import read_encoded
+
+    return read_encoded(path)
 
 
 ImageSource: TypeAlias = str | Path | int | bytes | NDArray[Any] | Any

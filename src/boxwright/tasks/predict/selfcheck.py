@@ -24,7 +24,6 @@ from boxwright.core.packages import installed_version
 from boxwright.core.types import Precision
 from boxwright.devices.chosen import CPU
 from boxwright.devices.detect import find_accelerators
-from boxwright.optimize.candidates import METHODS
 from boxwright.runtimes.artifact import Artifact, is_artifact, open_graph, read_artifact, read_golden
 from boxwright.runtimes.parity import BOUNDS, distance
 from boxwright.runtimes.trust import check_files
@@ -108,6 +107,8 @@ def find_siblings(folder: Path) -> list[Path]:
         report = home / "report.json"
         if not report.is_file():
             continue
+        from boxwright.optimize.candidates import METHODS
+
         try:
             values = json.loads(report.read_text(encoding="utf-8"))
             rows = [r for r in values["rows"] if r["status"] == "successful" and r["latency_ms"] is not None]
