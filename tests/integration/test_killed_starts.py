@@ -30,10 +30,10 @@ def count(event, arguments):
 
 from boxwright.data.check import check_headers, make_report
 from boxwright.data.check.before import CheckedBefore
-from boxwright.data.disk_cache import map_tiles
+from boxwright.data.cache import open_cache
 from boxwright.data.formats import read_records
 from boxwright.data.packed import hash_records
-from boxwright.data.tile import FileTiles
+from boxwright.data.threads import map_threads
 
 sys.addaudithook(count)
 if kind == "bytes":  # the kernel kills it in the middle of a write
@@ -46,11 +46,10 @@ report = before.load()
 if report is None:
     report = make_report(records, list(check_headers(records, range(len(records)), 2)))
     before.save(report)
-pixels, start, shape = map_tiles(FileTiles(records, (64, 64)), folder=None, threads=2, spare_bytes=0)
-tiles = hashlib.sha256()
-for i, (height, width, *_) in enumerate(shape.tolist()):
-    tiles.update(pixels[start[i] : start[i] + height * width * 3])
-print(json.dumps([hash_records(records), report.to_dict(), tiles.hexdigest(), shape.tolist()]))
+cache, tiles = open_cache("disk", records, (64, 64)), hashlib.sha256()
+for tile in map_threads(cache.tile, len(records), 2):
+    tiles.update(tile.pixels)
+print(json.dumps([hash_records(records), report.to_dict(), tiles.hexdigest()]))
 print(seen)
 """
 
