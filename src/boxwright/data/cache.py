@@ -158,7 +158,7 @@ def open_cache(
 
 
 def _open_ram(files: FileTiles, share: float) -> TileStore:
-    needed, limit = _needed(files), int(max(_free_bytes() - _SPARE_BYTES, 0) * share)
+    needed, limit = _needed(files), _ram_room(_free_bytes(), share)
     _log.log(
         logging.INFO if needed <= limit else logging.WARNING,
         "RAM cache: %d images need about %s, and %s may be used.",
@@ -192,7 +192,7 @@ def choose_stores(
         free_bytes: measures free memory.
         measure: returns the seconds of decoding a tile and of reading it from the disk; by default `measure_tiles`.
     """
-    needed, allowed = _needed(files), int(free_bytes() * _AUTO_SHARE)
+    needed, allowed = _needed(files), _ram_room(free_bytes(), _AUTO_SHARE)
     if needed <= allowed:
         return ["ram"]
     place = _tile_folder(folder)
@@ -232,6 +232,10 @@ def measure_tiles(files: FileTiles, folder: Path) -> tuple[float, float]:
             os.pread(file.fileno(), size, start_byte)
             read_s.append(time.perf_counter() - start)
     return float(np.median(decode_s)), float(np.median(read_s))
+
+
+def _ram_room(free_bytes: int, share: float) -> int:
+    return int(max(free_bytes - _SPARE_BYTES, 0) * share)
 
 
 def _tile_folder(folder: PathText | None) -> Path:
