@@ -4,7 +4,6 @@ A cache never changes a sample: it returns the same pixels as the files, only so
 """
 
 import hashlib
-import logging
 import mmap
 import os
 import tempfile
@@ -159,8 +158,7 @@ def open_cache(
 
 def _open_ram(files: FileTiles, share: float) -> TileStore:
     needed, limit = _needed(files), _ram_room(_free_bytes(), share)
-    _log.log(
-        logging.INFO if needed <= limit else logging.WARNING,
+    _log.info(
         "RAM cache: %d images need about %s, and %s may be used.",
         len(files.records), format_bytes(needed), format_bytes(limit),
     )  # fmt: skip

@@ -8,7 +8,6 @@ others may be reading is overwritten or cut off: an outdated file is replaced, a
 
 import errno
 import fcntl
-import logging
 import mmap
 import os
 import shutil
@@ -216,8 +215,7 @@ def disk_store(file: Path, images: int, needed_bytes: int, *, spare_bytes: int |
         store = TileStore(fd, "disk cache", may_grow=lambda: _free_bytes(folder) >= spare + _CHECK_BYTES)
         _make_room(file, spare + max(needed_bytes - store.pixel_bytes, 0))
     allowed = store.pixel_bytes + max(_free_bytes(folder) - spare, 0)
-    _log.log(
-        logging.INFO if needed_bytes <= allowed else logging.WARNING,
+    _log.info(
         "Disk cache %r: %d images need about %s, and %s may be used. It holds %d.",
         str(file), images, format_bytes(needed_bytes), format_bytes(allowed), len(store),
     )  # fmt: skip

@@ -210,7 +210,8 @@ def test_a_disk_too_full_for_a_new_file_means_no_cache(
 
 def test_some_of_the_disk_is_left_free(records: Records, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = FileTiles(records, SIZE)
-    store = disk_store(tmp_path / "a.tiles", 8, 8 * TILE_BYTES, spare_bytes=1 << 60)
+    with caplog.at_level(logging.INFO, "boxwright"):
+        store = disk_store(tmp_path / "a.tiles", 8, 8 * TILE_BYTES, spare_bytes=1 << 60)
     assert "8 images need about 0.1 MB, and 0.0 MB may be used" in caplog.text
     assert_same_tiles(TileCache(files, [store]), records)
     assert len(store) == 0
