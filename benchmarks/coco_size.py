@@ -168,7 +168,7 @@ def measure(name: str, file: Path, environment: dict[str, str]) -> dict[str, flo
 
 def time_first_step(file: Path, out: Path, processes: int, environment: dict[str, str]) -> dict[str, Any]:
     """Return the seconds from the command to the first step, and the memory of each rank then."""
-    words = ["val=0", "steps=2", "batch=2", "print_interval=1", "eval_interval=0", "workers=1", "cache=none"]
+    words = ["val=0", "steps=2", "batch=2", "print_interval=1", "eval_interval=0", "workers=1"]
     command = [sys.executable, "-m", "boxwright", "train", "-q", "--data", str(file), "--out", str(out), *words]
     log, start = out / "metrics.jsonl", time.perf_counter()
     with subprocess.Popen([*command, "--num_processes", str(processes)], env=environment, stdout=DEVNULL) as run:

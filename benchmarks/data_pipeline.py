@@ -24,7 +24,7 @@ import cv2
 import numpy as np
 
 from boxwright.core.cpu import read_cpu
-from boxwright.data.cache import TileCache
+from boxwright.data.cache import TileCache, open_cache
 from boxwright.data.dataset import DetectionDataset
 from boxwright.data.formats import read_records
 from boxwright.data.loader import Loader
@@ -186,9 +186,10 @@ def ours(records: Records, size_hw: tuple[int, int], policy: AugmentPolicy, tile
 def measure(records: Records, model: str, size_hw: tuple[int, int], rounds: int, folder: Path) -> None:
     policy = policy_for(model)
     large = records.select(np.arange(max(LARGE, len(records))) % len(records))
-    ram = TileCache.in_ram(FileTiles(records, size_hw))
-    list(map_threads(ram.tile, len(records), workers=2))
-    disk = TileCache.on_disk(FileTiles(records, size_hw), folder=folder, threads=2)
+    ram = open_cache("ram", records, size_hw)
+    disk = open_cache("disk", records, size_hw, folder=folder)
+    for cache in (ram, disk):
+        list(map_threads(cache.tile, len(records), workers=2))
     files, anywhere = FileTiles(large, size_hw), replace(policy, partner_window=None)
     plain = {cached: Original(records, size_hw, policy, cached=cached) for cached in (False, True)}
     order = itertools.cycle(np.random.default_rng(0).permutation(len(records)).tolist())

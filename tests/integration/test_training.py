@@ -18,6 +18,7 @@ from support.clusters import further
 from boxwright.accel.checkpoint import load_checkpoint
 from boxwright.core.errors import CheckpointError, DataError, UsageError
 from boxwright.core.files import write_whole
+from boxwright.data.caches import list_caches
 from boxwright.data.synthetic import generate_scenes
 from boxwright.detector.weights import read_state
 from boxwright.devices.cpu import CpuDevice
@@ -127,6 +128,19 @@ def test_two_processes_train_and_score_every_image_once(scenes: Path, tmp_path: 
 
 
 @pytest.mark.xdist_group("by_hand")
+def test_two_processes_fill_one_cache_and_learn_the_same_as_without(
+    scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path / "cache"))
+    learnt = {}
+    for cache in ("none", "disk"):
+        train(make_config(scenes, tmp_path / cache, num_processes=2, steps=6, cache=cache))
+        learnt[cache] = weights_of(tmp_path / cache)
+    assert all(torch.equal(value, learnt["disk"][name]) for name, value in learnt["none"].items())
+    assert next(use.bytes for use in list_caches() if use.name == "tiles") > 500_000  # most of 18 images
+    assert len(list((tmp_path / "cache" / "tiles").glob("*.tiles"))) == 1
+
+
 def test_a_killed_rank_ends_the_run_and_resume_goes_on(by_hand: dict[str, Any]) -> None:
     assert by_hand["step"] == 8  # making the fixture checks the error and the checkpoint in between
 

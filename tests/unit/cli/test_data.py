@@ -86,8 +86,8 @@ def test_cache_shows_what_is_kept_and_removes_it(
 ) -> None:
     monkeypatch.setenv("BOXWRIGHT_CACHE", str(tmp_path))
     (tmp_path / "tiles").mkdir()
-    (tmp_path / "tiles" / "one.bin").write_bytes(bytes(2_500_000))
+    (tmp_path / "tiles" / "one.tiles").write_bytes(bytes(2_500_000))
     assert "resized images: 2.5 MB in 1 files" in boxwright("data", "cache").out
     removed = json.loads(boxwright("data", "cache", "--clear", "--json").out)
     assert {cache["name"]: cache["files"] for cache in removed if cache["files"]} == {"tiles": 1}
-    assert not (tmp_path / "tiles" / "one.bin").exists()
+    assert not (tmp_path / "tiles" / "one.tiles").exists()

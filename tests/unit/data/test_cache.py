@@ -1,21 +1,25 @@
+import json
 import logging
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from boxwright.core.errors import DataError, UsageError
-from boxwright.data.cache import CacheKind, TileCache, open_cache
+from boxwright.data.cache import CacheKind, StoreKind, TileCache, choose_stores, measure_tiles, open_cache
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes
 from boxwright.data.threads import map_threads
 from boxwright.data.tile import FileTiles, RecentTiles, Tile, tile_bytes
+from boxwright.data.tile_store import memory_store
 
 SIZE = (64, 64)
 TILE_BYTES = 64 * 64 * 3
-PLENTY = 8 << 30
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +42,10 @@ class CountingTiles(FileTiles):
         return super().tile(index)
 
 
+def in_ram(files: FileTiles, *, limit_bytes: float = inf, may_grow: Callable[[], bool] = lambda: True) -> TileCache:
+    return TileCache(files, [memory_store(len(files.records), limit_bytes=limit_bytes, may_grow=may_grow)])
+
+
 def assert_same_tiles(cache: TileCache | RecentTiles, records: Records) -> None:
     files = FileTiles(records, SIZE)
     for i in range(len(records)):
@@ -51,9 +59,9 @@ def fill(cache: TileCache, threads: int = 1) -> int:
     return len(cache)
 
 
-def test_a_ram_cache_reads_each_image_once_and_changes_nothing(records: Records) -> None:
+def test_a_cache_reads_each_image_once_and_changes_nothing(records: Records) -> None:
     source = CountingTiles(records)
-    cache = TileCache.in_ram(source, free_bytes=lambda: PLENTY)
+    cache = in_ram(source)
     for _ in range(3):
         assert_same_tiles(cache, records)
     assert sorted(source.asked) == list(range(12))
@@ -61,7 +69,7 @@ def test_a_ram_cache_reads_each_image_once_and_changes_nothing(records: Records)
 
 
 def test_filling_by_several_threads_stores_every_image(records: Records) -> None:
-    cache = TileCache.in_ram(CountingTiles(records), free_bytes=lambda: PLENTY)
+    cache = in_ram(CountingTiles(records))
     assert fill(cache, threads=4) == 12
     assert_same_tiles(cache, records)
 
@@ -71,73 +79,92 @@ def test_a_limit_stores_as_many_as_fit_and_says_so(
     records: Records, limit: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     source = CountingTiles(records)
-    cache = TileCache.in_ram(source, limit_bytes=limit, free_bytes=lambda: PLENTY)
-    assert "up to 5 of" in caplog.text
+    cache = in_ram(source, limit_bytes=limit)
     assert fill(cache) == 5
+    assert caplog.text.count("it holds 5 images") == 1
     assert_same_tiles(cache, records)
-    assert len(source.asked) == 12  # the others are among the most recent
-
-
-@pytest.mark.parametrize("options", [{"free_bytes": lambda: 400 << 20}, {"limit_bytes": 0}])
-def test_too_little_memory_means_no_cache_and_says_so(
-    records: Records, options: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    cache = TileCache.in_ram(CountingTiles(records), **options)
-    assert "up to 0 of" in caplog.text
-    assert fill(cache) == 0
-    assert_same_tiles(cache, records)
+    assert len(source.asked) == 13  # the sixth was decoded to learn its size; the others are among the most recent
 
 
 def test_memory_that_others_take_later_stops_the_cache(records: Records, caplog: pytest.LogCaptureFixture) -> None:
-    free = PLENTY
-    cache = TileCache.in_ram(CountingTiles(records), free_bytes=lambda: free)
-    free = 100 << 20
+    free = True
+    cache = in_ram(CountingTiles(records), may_grow=lambda: free)
+    free = False
     assert fill(cache) == 0
     assert caplog.text.count("RAM cache is full") == 1
     assert_same_tiles(cache, records)
 
 
-def test_processes_divide_the_free_memory(records: Records) -> None:
-    # 70 % of what is beyond the spare 512 MB holds all 12 tiles of one process, but 3 of each of four.
-    measured = iter([(512 << 20) + int(12.5 * TILE_BYTES / 0.7), PLENTY] * 2)
-    for processes, stored in ((1, 12), (4, 3)):
-        assert (
-            fill(TileCache.in_ram(CountingTiles(records), free_bytes=measured.__next__, processes=processes)) == stored
-        )
+def test_what_one_store_has_no_room_for_goes_to_the_next(records: Records) -> None:
+    source = CountingTiles(records)
+    limits = (4 * TILE_BYTES, 5 * TILE_BYTES)
+    stores = [memory_store(12, limit_bytes=limit, may_grow=lambda: True) for limit in limits]
+    cache = TileCache(source, stores)
+    for _ in range(2):
+        assert_same_tiles(cache, records)
+    assert [len(store) for store in stores] == [4, 5]
 
 
 def test_a_bad_image_raises_every_time_and_is_not_stored(records: Records) -> None:
-    cache = TileCache.in_ram(CountingTiles(records, bad=3), free_bytes=lambda: PLENTY)
+    cache = in_ram(CountingTiles(records, bad=3))
     for _ in range(2):
         with pytest.raises(DataError, match="image 3 is bad"):
             cache.tile(3)
     assert len(cache) == 0
 
 
-def test_a_file_larger_than_its_annotations_say_is_read_each_time(records: Records) -> None:
+def test_a_file_larger_than_its_annotations_say_is_stored_as_it_is(records: Records) -> None:
     flat = replace(records, sizes_hw=np.full_like(records.sizes_hw, (48, 96)))
     source = CountingTiles(flat)
-    cache = TileCache.in_ram(source, free_bytes=lambda: PLENTY)
+    cache = in_ram(source)
     for _ in range(2):
         assert_same_tiles(cache, flat)
-    assert len(cache) == 0
-    assert len(source.asked) == 24
+    assert len(source.asked) == 12
 
 
 def test_the_line_about_memory_names_what_is_needed(records: Records, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "boxwright"):
-        TileCache.in_ram(CountingTiles(records), free_bytes=lambda: PLENTY)
-    assert "12 images need about 0.1 MB, and 5.64 GB" in caplog.text
-
-
-def test_memory_that_can_not_be_reserved_means_no_cache(records: Records, caplog: pytest.LogCaptureFixture) -> None:
-    huge = FileTiles(records, (1 << 21, 1 << 21))  # beyond the address space
-    assert len(TileCache.in_ram(huge, free_bytes=lambda: 1 << 60)) == 0
-    assert "can't be reserved" in caplog.text
+        open_cache("ram", records, SIZE)
+    assert "RAM cache: 12 images need about 0.1 MB, and " in caplog.text
 
 
 def test_an_empty_set_has_an_empty_cache(records: Records) -> None:
-    assert len(TileCache.in_ram(FileTiles(records.select([]), SIZE))) == 0
+    assert len(open_cache("ram", records.select([]), SIZE)) == 0
+
+
+OTHER_PROCESS = """
+import json, sys
+from boxwright.data.cache import open_cache
+from boxwright.data.formats import read_records
+
+cache = open_cache("ram", read_records(sys.argv[1]), (64, 64))
+cache.join([json.loads(sys.argv[2]), cache.addresses])
+cache.tile(3)
+print(len(cache))
+"""
+
+
+def test_processes_share_the_ram_of_the_first_of_them(records: Records) -> None:
+    source = CountingTiles(records)
+    cache = in_ram(source)
+    cache.tile(0)
+    cache.join([cache.addresses])  # as all processes do, the first one too
+    addresses = json.dumps(cache.addresses)
+    command = [sys.executable, "-c", OTHER_PROCESS, str(records.root.parent), addresses]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == ["2"]
+    assert_same_tiles(cache, records)
+    assert sorted(source.asked) == [0, 1, 2, *range(4, 12)]  # the other one has read the fourth
+
+
+def test_a_process_on_another_machine_keeps_its_own_memory(records: Records) -> None:
+    cache, other = in_ram(CountingTiles(records)), in_ram(CountingTiles(records))
+    other.tile(0)
+    ((name, (machine, path)),) = other.addresses.items()
+    for unreachable in ((f"not {machine}", path), (machine, f"{path}0000")):
+        cache.join([{}, {name: unreachable}])
+        assert len(cache) == 0
+    cache.join([{name: (machine, path)}])
+    assert len(cache) == 1
 
 
 def test_recent_tiles_are_kept_up_to_the_limit(records: Records) -> None:
@@ -159,14 +186,48 @@ def test_tile_bytes_are_what_the_tiles_have(tmp_path: Path) -> None:
     assert tile_bytes(mixed, (64, 96)).tolist() == [files.tile(i).pixels.nbytes for i in range(3)]
 
 
-@pytest.mark.parametrize(("kind", "opened", "used"), [("none", 0, 0), ("ram", 0, 12), ("disk", 12, 12)])
-def test_each_kind_of_cache_is_opened_by_name(
-    records: Records, tmp_path: Path, kind: CacheKind, opened: int, used: int
-) -> None:
+@pytest.mark.parametrize(("kind", "stored"), [("none", 0), ("ram", 12), ("disk", 12), ("auto", 12)])
+def test_each_kind_of_cache_is_opened_by_name(records: Records, tmp_path: Path, kind: CacheKind, stored: int) -> None:
     cache = open_cache(kind, records, SIZE, folder=tmp_path if kind == "disk" else None)
-    assert len(cache) == opened
+    assert len(cache) == 0
     assert_same_tiles(cache, records)
-    assert len(cache) == used
+    assert len(cache) == stored
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "read_s", "needs", "chosen"),
+    [
+        (1 << 40, 9.0, 1, ["ram"]),  # it fits: nothing is measured
+        (0, 0.4, 1, ["disk"]),
+        (0, 0.6, 1, ["ram"]),  # such a disk saves little
+        (0, 0.4, 1 << 20, ["disk", "ram"]),  # more than any disk has
+    ],
+)
+def test_auto_takes_ram_if_the_set_fits_and_else_what_measuring_says(
+    records: Records, tmp_path: Path, free_bytes: int, read_s: float, needs: int, chosen: list[StoreKind]
+) -> None:
+    files = FileTiles(records, (64 * needs, 64 * needs))
+    found = choose_stores(
+        files, folder=tmp_path, free_bytes=lambda: free_bytes, measure=lambda files, folder: (1.0, read_s)
+    )
+    assert found == chosen
+
+
+def test_measuring_leaves_no_file_and_survives_bad_images(records: Records, tmp_path: Path) -> None:
+    decode_s, read_s = measure_tiles(CountingTiles(records, bad=2), tmp_path)
+    assert decode_s > 0
+    assert read_s > 0
+    assert list(tmp_path.iterdir()) == []
+    assert measure_tiles(CountingTiles(records.select([2]), bad=0), tmp_path) == (0, 0)
+
+
+def test_auto_without_a_folder_to_write_to_takes_ram(
+    records: Records, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    files = FileTiles(records, SIZE)
+    assert choose_stores(files, folder=tmp_path / "file" / "cache", free_bytes=lambda: 0) == ["ram"]
+    assert f"No disk cache in {str(tmp_path / 'file' / 'cache')!r}" in caplog.text
 
 
 def test_an_unknown_kind_and_a_useless_folder_are_refused(records: Records) -> None:
@@ -174,7 +235,3 @@ def test_an_unknown_kind_and_a_useless_folder_are_refused(records: Records) -> N
         open_cache("disc", records, SIZE)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="folder='x'"):
         open_cache("ram", records, SIZE, folder="x")
-    with pytest.raises(UsageError, match="processes=0"):
-        TileCache.in_ram(CountingTiles(records), processes=0)
-    with pytest.raises(UsageError, match="limit_bytes=-1"):
-        TileCache.in_ram(CountingTiles(records), limit_bytes=-1)

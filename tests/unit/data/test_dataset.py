@@ -13,6 +13,7 @@ from boxwright.data.policy import AugmentPolicy, policy_for
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes
 from boxwright.data.tile import FileTiles, Tile
+from boxwright.data.tile_store import disk_store, memory_store
 from boxwright.vision.decode import read_image
 from boxwright.vision.letterbox import letterbox
 
@@ -72,9 +73,9 @@ def test_no_cache_changes_a_sample(records: Records, tmp_path: Path) -> None:
     files = FileTiles(records, SIZE)
     none = DetectionDataset(records, SIZE, policy=FULL)
     caches = [
-        TileCache.in_ram(files, free_bytes=lambda: 8 << 30),
-        TileCache.in_ram(files, limit_bytes=4 * 76 * 128 * 3, free_bytes=lambda: 8 << 30),
-        TileCache.on_disk(files, folder=tmp_path / "cache"),
+        TileCache(files, [memory_store(10, limit_bytes=4 * 76 * 128 * 3, may_grow=lambda: True)]),
+        TileCache(files, [disk_store(tmp_path / "a.tiles", 10, 0), memory_store(10, limit_bytes=1, may_grow=bool)]),
+        TileCache(files, [disk_store(tmp_path / "a.tiles", 10, 0)]),
     ]
     for tiles in caches:
         dataset = DetectionDataset(records, SIZE, policy=FULL, tiles=tiles)

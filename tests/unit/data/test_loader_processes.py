@@ -26,6 +26,7 @@ from boxwright.data.policy import AugmentPolicy, policy_for
 from boxwright.data.records import Records
 from boxwright.data.synthetic import generate_scenes
 from boxwright.data.tile import FileTiles, Tile, TileRing
+from boxwright.data.tile_store import memory_store
 
 pytestmark = pytest.mark.skipif(not processes_can_work(), reason="needs Linux on x86")
 
@@ -110,7 +111,12 @@ def test_what_one_process_has_read_is_there_for_all(
 
     files = Counting(records, SIZE)
     dataset = DetectionDataset(
-        records, SIZE, policy=policy, tiles=TileCache.in_ram(files) if kind == "ram" else TileCache(files)
+        records,
+        SIZE,
+        policy=policy,
+        tiles=TileCache(files, [memory_store(22, limit_bytes=1 << 30, may_grow=lambda: True)])
+        if kind == "ram"
+        else TileCache(files),
     )
     take(dataset, 44, batch_size=1, workers=3, worker_kind="processes")  # two epochs
     read = log.read_text().split()
@@ -119,7 +125,7 @@ def test_what_one_process_has_read_is_there_for_all(
 
 
 def test_a_ram_cache_outlives_its_processes(records: Records) -> None:
-    cache = TileCache.in_ram(FileTiles(records, SIZE))
+    cache = open_cache("ram", records, SIZE)
     dataset = DetectionDataset(records, SIZE, policy=FULL.no_aug(), tiles=cache)
     take(dataset, 22, batch_size=1, workers=2, worker_kind="processes")
     assert len(cache) == 22
@@ -358,6 +364,7 @@ SCRIPT = """
 import sys
 from boxwright.data.dataset import DetectionDataset
 from boxwright.data.loader import Loader
+from boxwright.data.tile_store import memory_store
 from boxwright.data.tile import TileRing
 from boxwright.data.policy import policy_for
 from boxwright.data.synthetic import generate_scenes

@@ -55,7 +55,7 @@ class TrainConfig:
         eval_interval: epochs between evaluations; 0 for one at the end.
         print_interval: steps between log lines.
         save_history_ckpt: keep the weights of every evaluation.
-        cache: where decoded images are kept: "ram", "disk", "none", or "auto" for RAM if they fit.
+        cache: where decoded images are kept: "ram", "disk", "none", or "auto" for RAM if they fit, else by measuring.
         workers: number of sample workers per process; 0 chooses.
         worker_kind: what makes samples: "threads", "processes", or "auto": processes if a device other than the CPU
             computes and there are at least four cores.

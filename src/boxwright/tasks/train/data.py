@@ -14,8 +14,7 @@ import torch
 from boxwright.accel.nano import TorchNano
 from boxwright.core.errors import DataError, UsageError, shorten
 from boxwright.core.log import get_logger
-from boxwright.core.memory import read_memory
-from boxwright.data.cache import CacheKind, TileCache, open_cache
+from boxwright.data.cache import TileCache, choose_stores, open_cache
 from boxwright.data.check import CheckReport, FileFacts, check_files, check_headers, make_report, usable
 from boxwright.data.check.before import CheckedBefore
 from boxwright.data.dataset import DetectionDataset
@@ -27,7 +26,7 @@ from boxwright.data.policy import AugmentPolicy, policy_for
 from boxwright.data.records import Records
 from boxwright.data.split import read_splits
 from boxwright.data.threads import with_progress
-from boxwright.data.tile import tile_bytes
+from boxwright.data.tile import FileTiles
 from boxwright.data.workers import WorkerKind
 from boxwright.tasks.train.config import TrainConfig
 
@@ -186,22 +185,18 @@ def make_dataset(
     nano: TorchNano, records: Records, size_hw: tuple[int, int], policy: AugmentPolicy, config: TrainConfig
 ) -> DetectionDataset:
     """Return the training samples over the cache that the config names."""
-    kind, limit_bytes = config.cache, None
-    by_processes = choose_workers(nano, config)[0] == "processes"
-    if kind == "auto":
-        limit_bytes = int(read_memory().usable_bytes // max(nano.world_size, 1) * 0.4)
-        # Processes have nothing in common but this, so a part of the set is better than nothing.
-        kind = "ram" if by_processes or tile_bytes(records, size_hw).sum() < limit_bytes else "none"
-    chosen: CacheKind = kind
-    limit_bytes = limit_bytes if kind == "ram" else None
+    stores = None
+    if config.cache == "auto":
+        stores = run_in_first(nano, lambda: choose_stores(FileTiles(records, size_hw)))
     opened: list[TileCache] = []
 
-    def open_own() -> None:
-        opened.append(open_cache(chosen, records, size_hw, processes=nano.world_size, limit_bytes=limit_bytes))
+    def open_own() -> dict[str, tuple[str, str]]:
+        opened.append(open_cache(config.cache, records, size_hw, stores=stores))
+        return opened[0].addresses
 
-    # Making a disk cache takes minutes, and on another machine it may take longer than a collective waits.
-    run_in_all(nano, open_own)
+    addresses = run_in_all(nano, open_own)
     (tiles,) = opened
+    tiles.join(addresses)
     return DetectionDataset(records, size_hw, policy=policy, seed=config.seed, tiles=tiles)
 
 
