@@ -10,6 +10,7 @@ from typing import Any
 from boxwright.launchers.allocator import keep_freed_memory
 
 _KEPT = 16 << 20  # bytes of a buffer: a picture of five megapixels
+_NICE = 3  # the server process, which keeps the workers busy, comes first
 
 
 def main(start: str) -> None:
@@ -22,6 +23,7 @@ def main(start: str) -> None:
         os.sched_setaffinity(0, values["cpus"])
     # Its threads take turns: by default each gives back the memory of its picture, at 900 page faults per request.
     keep_freed_memory(_KEPT)
+    os.nice(_NICE)
     serve(values, socket.socket(fileno=values["connection"]))
     sys.stderr.flush()
     os._exit(0)  # a runtime's threads may take long to end, and nothing is left to save
