@@ -27,6 +27,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -35,7 +36,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ class Numbers:
 
     rounds: int = 9
     latency_requests: int = 150
-    seconds: float = 6.0
+    seconds: float = 3.0
     overload_s: float = 30.0
     reloads: int = 1000
     kills: int = 10
@@ -230,9 +231,30 @@ def measure_latency(setup: Setup) -> None:
             if turn:  # the first one warms up
                 alone.append(statistics.median(times))
                 served.append(statistics.median(taken))
+        stages = stage_times(setup, server, count)
     a, b = statistics.median(alone), statistics.median(served)
+    inside = stages.pop("total")
     setup.table.add("one picture, Predictor: p50", f"{a:.2f} ms")
     setup.table.add("one client: p50", f"{b:.2f} ms ({b - a:+.2f})", "Predictor + 0.6 ms", met=b - a <= 0.6)
+    stages = {"from the server to the worker": stages.pop("queue"), **stages}
+    for name, value in stages.items():
+        setup.table.add(f"  of that, {name}", f"{value:.2f} ms")
+    setup.table.add("  of that, between the stages", f"{inside - sum(stages.values()):.2f} ms")
+    setup.table.add("  of that, the request's way in and the answer's way back", f"{b - inside:.2f} ms")
+
+
+def stage_times(setup: Setup, server: Server, count: int) -> dict[str, float]:
+    """Return the median milliseconds of each stage in the server, for one client."""
+    times: dict[str, list[float]] = {}
+    requests = ours(setup)
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        for number in range(count):
+            connection.sendall(requests[number % len(requests)])
+            answer = HTTPResponse(connection)
+            answer.begin()
+            for name, value in json.loads(answer.read())["timings_ms"].items():
+                times.setdefault(name, []).append(value)
+    return {name: statistics.median(values) for name, values in times.items()}
 
 
 def run(setup: Setup, server: Server, requests: Sequence[bytes] | None = None, **spec: Any) -> dict[str, Any]:
@@ -338,8 +360,6 @@ def b64(data: bytes) -> str:
 @contextmanager
 def socket_on_free_port() -> Iterator[int]:
     """Give a port that is free now."""
-    import socket
-
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         yield one.getsockname()[1]

@@ -19,7 +19,7 @@ VARIABLES: tuple[tuple[str, str], ...] = (
 )
 """The environment in which a process must start to keep freed memory."""
 
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4  # of malloc.h
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -2, -3, -4  # of malloc.h
 _OTHERS = ("tcmalloc", "jemalloc", "mimalloc")
 _PROBE_BYTES = 64 << 20  # glibc itself never raises its limit for mapping above 32 MiB
 
@@ -83,16 +83,23 @@ def read_allocator(env: Mapping[str, str] | None = None) -> Allocator:
     )
 
 
-def keep_freed_memory() -> bool:
+def keep_freed_memory(largest: int | None = None) -> bool:
     """Make this process keep large freed blocks from now on; return whether it does.
 
     For programs of our own, before torch is imported: it can't be undone.
+
+    Args:
+        largest: bytes, at most 32 MiB; larger blocks are still given back, and each heap keeps four of this size at
+            most. None keeps everything.
     """
     if read_allocator().note:  # the user has made another choice
         return False
-    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     libc = ctypes.CDLL(None)
-    chosen = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, 64 << 20))
+    if largest is not None:
+        chosen = [(_M_MMAP_THRESHOLD, largest), (_M_TRIM_THRESHOLD, 4 * largest)]
+    else:
+        os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+        chosen = [(_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, 64 << 20)]
     return all(libc.mallopt(option, value) == 1 for option, value in chosen)
 
 

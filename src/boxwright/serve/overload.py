@@ -6,6 +6,7 @@ _WINDOW_S = 0.04
 _WINDOWS = 2  # in a row with too many arrivals; many clients that begin at once fill one
 _LONG = 0.25  # of the longest wait: a shorter queue is not an overload
 _MORE = 1.3  # arrivals for each answer that count as too many
+_CALM_S = 1.0  # without too many arrivals; after less, a long queue would grow again at once
 _SMOOTH = 0.1
 
 
@@ -40,6 +41,7 @@ class Admission:
         self._was_busy = False
         self._waiting = 0  # at the last arrival
         self._excesses = 0  # windows in a row with too many arrivals
+        self._last_excess = 0.0
         self.overloaded = False
 
     @property
@@ -72,12 +74,17 @@ class Admission:
 
     def _roll(self, now: float, *, busy: bool) -> None:
         length_s = max(_WINDOW_S, 2 * self._service_s)
-        is_excess = self._was_busy and self._arrived > _MORE * self._answered + self._parallel
-        if not is_excess or now >= self._window_end + length_s:  # the latter: a pause
+        is_pause = now >= self._window_end + length_s
+        may_be_excess = (self.overloaded or self._was_busy) and not is_pause
+        if may_be_excess and self._arrived > _MORE * self._answered + self._parallel:
+            self._last_excess = now
+            self._excesses += self.wait_s(self._waiting) > _LONG * self._max_wait_s
+        else:
             self._excesses = 0
-        elif self.overloaded or self.wait_s(self._waiting) > _LONG * self._max_wait_s:
-            self._excesses += 1
-        self.overloaded = self._excesses >= _WINDOWS
+        if self.overloaded:
+            self.overloaded = now - self._last_excess < _CALM_S
+        else:
+            self.overloaded = self._excesses >= _WINDOWS
         self._window_end = now + length_s
         self._arrived = self._answered = 0
         self._was_busy = busy

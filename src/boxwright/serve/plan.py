@@ -46,8 +46,8 @@ class WorkerPlan:
 
     @property
     def capacity(self) -> int:
-        """How many requests a worker holds: one waits while the others are computed."""
-        return self.streams + 1
+        """How many requests a worker holds: for each stream one that is computed and one that waits in its socket."""
+        return 2 * self.streams if self.batch == 1 else self.streams + 1
 
     def start_values(self, config: ServeConfig, name: str, number: int) -> dict[str, Any]:
         """Return what a worker of this plan is started with, as JSON values."""

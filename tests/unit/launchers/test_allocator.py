@@ -37,6 +37,35 @@ def test_a_process_gives_memory_back_until_it_is_told_to_keep_it() -> None:
     assert in_a_fresh_process(**dict(VARIABLES)) == ["glibc", True, 0, ""]
 
 
+FAULTS = """
+import resource
+import numpy as np
+from boxwright.launchers.allocator import keep_freed_memory, read_allocator
+
+def use():
+    held = [np.ones(1 << 20, np.uint8) for _ in range(4)]
+
+def count():
+    use()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        use()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+by_default = count()
+assert keep_freed_memory(2 << 20)
+print(by_default, count(), read_allocator().keeps)
+"""
+
+
+@needs_glibc
+def test_small_blocks_are_kept_and_large_ones_given_back() -> None:
+    done = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, timeout=60, check=True)
+    by_default, kept, keeps_large_blocks = done.stdout.split()
+    assert int(kept) < int(by_default) / 10
+    assert keeps_large_blocks == "False"
+
+
 @needs_glibc
 def test_what_the_user_has_set_is_left_and_said() -> None:
     name, keeps, variables, note = in_a_fresh_process("a.keep_freed_memory();", MALLOC_MMAP_MAX_="9")

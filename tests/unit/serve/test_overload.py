@@ -1,5 +1,6 @@
 """When the server says that it has more to do than it can."""
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -104,3 +105,15 @@ def test_a_queue_beyond_the_longest_wait_is_refused_also_without_an_excess() -> 
     queue.run(3000, lambda number: int(number % 11 == 0))  # 91 a second, where 80 can be answered
     assert 0 < queue.refused < 60
     assert queue.admission.wait_s(queue.waiting) <= 0.1 + SERVICE_S
+
+
+def test_a_moment_without_requests_does_not_end_an_overload() -> None:
+    queue = Queue()
+    chance = random.Random(0)
+    queue.run(2000, lambda _: chance.random() < 0.32)
+    assert queue.admission.overloaded
+    for second in range(30):
+        queue.run(970, lambda _: chance.random() < 0.32)
+        queue.run(30, lambda _: 0)
+        assert queue.admission.overloaded, second
+        assert queue.waiting <= PARALLEL
