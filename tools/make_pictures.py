@@ -1,4 +1,4 @@
-"""Photograph the pages of the documentation in Chromium: python tools/make_pictures.py [--demo FOLDER].
+"""Make the pictures of the documentation; pages in Chromium: python tools/make_pictures.py [--demo FOLDER].
 
 FOLDER is what `boxwright demo --out FOLDER` has written; without it the demo is run, which takes minutes. The pictures
 go to docs/images. Chromium and its driver are needed (apt-get install chromium chromium-driver).
@@ -10,15 +10,20 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from support.browser import Browser, open_browser  # noqa: E402
 from support.server import Server  # noqa: E402
+
+from boxwright.data.synthetic import CLEAR, generate_scenes  # noqa: E402
+from boxwright.tasks.demo import CLASSES  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 WIDTH = 1100
@@ -28,8 +33,7 @@ _QUALITY = 80
 def photograph(browser: Browser, name: str, height: int) -> None:
     """Write what the window shows to docs/images."""
     shot = cv2.imdecode(np.frombuffer(browser.driver.get_screenshot_as_png(), np.uint8), cv2.IMREAD_COLOR)
-    assert shot is not None
-    assert cv2.imwrite(str(IMAGES / f"{name}.webp"), shot[:height], [cv2.IMWRITE_WEBP_QUALITY, _QUALITY])
+    write_picture(name, shot[:height])
 
 
 def show_page(browser: Browser, page: Path, name: str, height: int, anchor: str = "") -> None:
@@ -71,6 +75,30 @@ def _thumbnails(browser: Browser) -> Callable[[], object]:
     return lambda: browser.run(script)
 
 
+def draw_found(model: Path, scratch: Path) -> None:
+    """Write three new scenes with the boxes that a model finds, as `boxwright predict` draws them."""
+    scenes = scratch / "street"
+    generate_scenes(scenes, images=3, seed=7, size_hw=(384, 384), classes=CLASSES, style=CLEAR)
+    boxwright("predict", model, scenes / "images", "--save", "images", "--out", scratch / "found")
+    write_picture("predict", np.hstack([read_picture(path) for path in sorted((scratch / "found").rglob("*.jpg"))]))
+
+
+def draw_batch(scenes: Path, scratch: Path) -> None:
+    """Write a batch as training sees it."""
+    boxwright("data", "preview", scenes, "--size", 192, "--batch", 8, "--out", scratch / "preview")
+    write_picture("preview", read_picture(scratch / "preview" / "batch_0.jpg"))
+
+
+def read_picture(path: Path) -> NDArray[np.uint8]:
+    """Return the pixels of a file."""
+    return cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), cv2.IMREAD_COLOR)
+
+
+def write_picture(name: str, pixels: NDArray[Any]) -> None:
+    """Write a picture to docs/images."""
+    assert cv2.imwrite(str(IMAGES / f"{name}.webp"), pixels, [cv2.IMWRITE_WEBP_QUALITY, _QUALITY])
+
+
 def boxwright(*words: object) -> None:
     """Run a command."""
     subprocess.run([sys.executable, "-m", "boxwright", *map(str, words), "--quiet"], check=True, stdout=sys.stderr)
@@ -89,8 +117,11 @@ def main() -> None:
         weights, scenes = demo / "train" / "weights" / "best.safetensors", demo / "scenes"
         boxwright("eval", weights, "--data", scenes, "--report", "--out", scratch / "eval")
         boxwright("compare", weights, demo / "optimize" / "best", "--data", scenes, "--out", scratch / "compare")
+        draw_found(demo / "optimize" / "best", scratch)
+        draw_batch(scenes, scratch)
         with open_browser(scratch) as browser:
             browser.emulate(WIDTH, 900)
+            show_page(browser, demo / "index.html", "demo_page", 900)
             show_page(browser, demo / "train" / "report.html", "train", 820)
             show_page(browser, demo / "optimize" / "report.html", "optimize", 820)
             show_page(browser, scratch / "eval" / "report.html", "evaluate", 900)
