@@ -5,8 +5,8 @@
     predict MODEL PICTURES               prints `ready`; then, for each line on stdin, the ms from a file to boxes, the
                                          mean over the pictures, and the number of boxes
 
-The size is 416, the batch 16 with mosaics and without evaluation, the device the CPU; YOLOX-nano is trained with its own
-recipe (half of the images mosaics, no mixup). The rest are the defaults.
+The size is 416, the batch 16 with mosaics and without evaluation, the device the CPU. YOLOX-nano is trained with its
+own recipe: half of the images are mosaics, none is mixed. The rest are the defaults.
 """
 
 import json
@@ -56,7 +56,8 @@ class Boxwright(Library):
 
         config = TrainConfig(
             model="yolox_nano", data=data, batch=BATCH, max_epoch=epochs, precision=precision, ckpt=Path(network),
-            size_hw=(SIZE, SIZE), multiscale=False, no_aug_epochs=0, eval_interval=0, output_dir=Path(f"boxwright_{precision}"),
+            size_hw=(SIZE, SIZE), multiscale=False, no_aug_epochs=0, eval_interval=0,
+            output_dir=Path(f"boxwright_{precision}"),
         )  # fmt: skip
         train(config, progress=note)
         return [end - start for start, end in pairwise(ends)]
