@@ -5,6 +5,7 @@ go to docs/images. Chromium and its driver are needed (apt-get install chromium 
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -21,9 +22,6 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from support.browser import Browser, open_browser  # noqa: E402
 from support.server import Server  # noqa: E402
-
-from boxwright.data.synthetic import CLEAR, generate_scenes  # noqa: E402
-from boxwright.tasks.demo import CLASSES  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 WIDTH = 1100
@@ -75,17 +73,9 @@ def _thumbnails(browser: Browser) -> Callable[[], object]:
     return lambda: browser.run(script)
 
 
-def draw_found(model: Path, scratch: Path) -> None:
-    """Write three new scenes with the boxes that a model finds, as `boxwright predict` draws them."""
-    scenes = scratch / "street"
-    generate_scenes(scenes, images=3, seed=7, size_hw=(384, 384), classes=CLASSES, style=CLEAR)
-    boxwright("predict", model, scenes / "images", "--save", "images", "--out", scratch / "found")
-    write_picture("predict", np.hstack([read_picture(path) for path in sorted((scratch / "found").rglob("*.jpg"))]))
-
-
 def draw_batch(scenes: Path, scratch: Path) -> None:
     """Write a batch as training sees it."""
-    boxwright("data", "preview", scenes, "--size", 192, "--batch", 8, "--out", scratch / "preview")
+    boxwright("data", "preview", scenes, "--size", 192, "--batch", 6, "--out", scratch / "preview")
     write_picture("preview", read_picture(scratch / "preview" / "batch_0.jpg"))
 
 
@@ -114,14 +104,13 @@ def main() -> None:
         demo = (args.demo or scratch / "demo").resolve()
         if args.demo is None:
             boxwright("demo", "--out", demo, "--no-open")
-        weights, scenes = demo / "train" / "weights" / "best.safetensors", demo / "scenes"
+        os.chdir(demo)  # the pages show paths as they were given
+        weights, scenes = "train/weights/best.safetensors", "scenes"
         boxwright("eval", weights, "--data", scenes, "--report", "--out", scratch / "eval")
-        boxwright("compare", weights, demo / "optimize" / "best", "--data", scenes, "--out", scratch / "compare")
-        draw_found(demo / "optimize" / "best", scratch)
-        draw_batch(scenes, scratch)
+        boxwright("compare", weights, "optimize/best", "--data", scenes, "--out", scratch / "compare")
+        draw_batch(demo / scenes, scratch)
         with open_browser(scratch) as browser:
             browser.emulate(WIDTH, 900)
-            show_page(browser, demo / "index.html", "demo_page", 900)
             show_page(browser, demo / "train" / "report.html", "train", 820)
             show_page(browser, demo / "optimize" / "report.html", "optimize", 820)
             show_page(browser, scratch / "eval" / "report.html", "evaluate", 900)
