@@ -1,18 +1,21 @@
-"""Photograph the pages of the documentation in Chromium: python tools/make_pictures.py [--demo FOLDER].
+"""Make the pictures of the documentation; pages in Chromium: python tools/make_pictures.py [--demo FOLDER].
 
 FOLDER is what `boxwright demo --out FOLDER` has written; without it the demo is run, which takes minutes. The pictures
 go to docs/images. Chromium and its driver are needed (apt-get install chromium chromium-driver).
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -28,8 +31,7 @@ _QUALITY = 80
 def photograph(browser: Browser, name: str, height: int) -> None:
     """Write what the window shows to docs/images."""
     shot = cv2.imdecode(np.frombuffer(browser.driver.get_screenshot_as_png(), np.uint8), cv2.IMREAD_COLOR)
-    assert shot is not None
-    assert cv2.imwrite(str(IMAGES / f"{name}.webp"), shot[:height], [cv2.IMWRITE_WEBP_QUALITY, _QUALITY])
+    write_picture(name, shot[:height])
 
 
 def show_page(browser: Browser, page: Path, name: str, height: int, anchor: str = "") -> None:
@@ -71,6 +73,22 @@ def _thumbnails(browser: Browser) -> Callable[[], object]:
     return lambda: browser.run(script)
 
 
+def draw_batch(scenes: Path, scratch: Path) -> None:
+    """Write a batch as training sees it."""
+    boxwright("data", "preview", scenes, "--size", 192, "--batch", 6, "--out", scratch / "preview")
+    write_picture("preview", read_picture(scratch / "preview" / "batch_0.jpg"))
+
+
+def read_picture(path: Path) -> NDArray[np.uint8]:
+    """Return the pixels of a file."""
+    return cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), cv2.IMREAD_COLOR)
+
+
+def write_picture(name: str, pixels: NDArray[Any]) -> None:
+    """Write a picture to docs/images."""
+    assert cv2.imwrite(str(IMAGES / f"{name}.webp"), pixels, [cv2.IMWRITE_WEBP_QUALITY, _QUALITY])
+
+
 def boxwright(*words: object) -> None:
     """Run a command."""
     subprocess.run([sys.executable, "-m", "boxwright", *map(str, words), "--quiet"], check=True, stdout=sys.stderr)
@@ -86,9 +104,11 @@ def main() -> None:
         demo = (args.demo or scratch / "demo").resolve()
         if args.demo is None:
             boxwright("demo", "--out", demo, "--no-open")
-        weights, scenes = demo / "train" / "weights" / "best.safetensors", demo / "scenes"
+        os.chdir(demo)  # the pages show paths as they were given
+        weights, scenes = "train/weights/best.safetensors", "scenes"
         boxwright("eval", weights, "--data", scenes, "--report", "--out", scratch / "eval")
-        boxwright("compare", weights, demo / "optimize" / "best", "--data", scenes, "--out", scratch / "compare")
+        boxwright("compare", weights, "optimize/best", "--data", scenes, "--out", scratch / "compare")
+        draw_batch(demo / scenes, scratch)
         with open_browser(scratch) as browser:
             browser.emulate(WIDTH, 900)
             show_page(browser, demo / "train" / "report.html", "train", 820)

@@ -20,7 +20,7 @@ class Mirror:
         cut_after: bytes after which each of the next answers is cut off, whatever its length says.
         extra_length: added to the announced length.
         ranges: whether a part of a file can be asked for.
-        etag: of all files.
+        etag: of all files; empty for none.
         stall: send the header and nothing more until the server ends.
         piece: bytes per write.
         seen: path and Range header of every request.
@@ -76,7 +76,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
         if mirror.announce:
             self.send_header("Content-Length", str(len(data) - start + mirror.extra_length))
-        self.send_header("ETag", mirror.etag)
+        if mirror.etag:
+            self.send_header("ETag", mirror.etag)
         self.end_headers()
         if mirror.stall:
             self.server.over.wait()

@@ -51,6 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=RichHelpFormatter,
         allow_abbrev=False,  # `--out` must never be taken for `--output-form`
     )
+    _add_example(parser)
     parser.add_argument("--version", action="version", version=f"boxwright {__version__}")
     # Without `prog`, argparse would format a help text, which rich writes through stdout: it may be full.
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, prog="boxwright")
@@ -59,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
         sub = verbs.add_parser(
             verb, help=what, description=module.__doc__, formatter_class=RichHelpFormatter, allow_abbrev=False
         )
+        _add_example(sub)
         # A verb may have subcommands (`data check`); each takes the same switches.
         for leaf in module.add_arguments(sub) or [sub]:
             group = leaf.add_argument_group("output")
@@ -66,10 +68,13 @@ def build_parser() -> argparse.ArgumentParser:
             group.add_argument("-v", "--verbose", action="store_true", help="say more on stderr")
             group.add_argument("-q", "--quiet", action="store_true", help="warnings and errors only")
             group.add_argument("--debug", action="store_true", help="log everything; show tracebacks")
-            if example := EXAMPLES.get(leaf.prog.removeprefix("boxwright ")):
-                leaf.epilog = f"Example: {example}"
+            _add_example(leaf)
         sub.set_defaults(run=module.run)
     return parser
+
+
+def _add_example(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = f"Example: {EXAMPLES[parser.prog.removeprefix('boxwright ')]}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,6 +1,7 @@
 """One example of each command, shown at the end of its help."""
 
 EXAMPLES = {
+    "boxwright": "boxwright demo",
     "predict": "boxwright predict yolox_nano street.jpg",
     "serve": "boxwright serve yolox_nano --port 8000",
     "ui": "boxwright ui my_set runs",
@@ -8,6 +9,7 @@ EXAMPLES = {
     "compare": "boxwright compare yolox_nano best --data my_set --max-drop 0.01",
     "train": "boxwright train --data my_set -n yolox_nano max_epoch 50",
     "tune": "boxwright tune --data my_set --trials 20 max_epoch 10",
+    "data": "boxwright data check my_set",
     "data check": "boxwright data check my_set --report faults.json",
     "data stats": "boxwright data stats my_set --plot stats.html",
     "data convert": "boxwright data convert my_set my_coco_set --to coco",
@@ -18,6 +20,7 @@ EXAMPLES = {
     "inference_demo": "boxwright inference_demo -n yolox_nano -b 1",
     "benchmark": "boxwright benchmark yolox_nano.onnx best",
     "export": "boxwright export yolox_nano --format onnx --decode",
+    "weights": "boxwright weights get yolox_nano",
     "weights list": "boxwright weights list",
     "weights get": "boxwright weights get yolox_nano",
     "weights add": "boxwright weights add /media/usb/weights",

@@ -42,8 +42,9 @@ def require(*packages: str, extra: str, by: str) -> None:
 installed. Run: pip install 'boxwright[onnx]'
     """
     if missing := missing_packages(packages):
+        which = "which is" if len(missing) == 1 else "which are"
         raise MissingDependencyError(
-            f"{by} needs {' and '.join(missing)}, which is not installed. Run: pip install 'boxwright[{extra}]'"
+            f"{by} needs {' and '.join(missing)}, {which} not installed. Run: pip install 'boxwright[{extra}]'"
         )
 
 

@@ -184,7 +184,7 @@ def _find_spec(graph: OnnxGraph, options: ModelOptions, size_hw: tuple[int, int]
         )
     names, ids = default_names(output.shape[2] - 5, graph.path, options)
     form = options.output or guess_form(output[0].astype(np.float32), size_hw)
-    _log.info("%s has no description; its output is taken as %r.", name, form)
+    _log.debug("%s has no description; its output is taken as %r.", name, form)
     return Spec(names=names, size_hw=size_hw, output=form, category_ids=ids)
 
 

@@ -53,6 +53,12 @@ def test_every_command_has_an_example_that_its_parser_takes(boxwright: Command, 
     assert f"Example: {example}" in " ".join(boxwright(*words, "--help").out.split())
 
 
+@pytest.mark.parametrize(("words", "example"), [((), "boxwright"), (("data",), "data"), (("weights",), "weights")])
+def test_help_above_the_commands_has_an_example_too(boxwright: Command, words: tuple[str, ...], example: str) -> None:
+    assert f"Example: {EXAMPLES[example]}" in " ".join(boxwright(*words, "--help").out.split())
+    build_parser().parse_args(shlex.split(EXAMPLES[example])[1:])
+
+
 def test_every_verb_is_a_command() -> None:
     assert {words[0] for words in COMMANDS} == set(VERBS)
 

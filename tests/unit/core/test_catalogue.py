@@ -5,6 +5,7 @@ import pytest
 from boxwright.core import catalogue
 from boxwright.core.catalogue import CATALOGUE, Entry, find, load, names
 from boxwright.core.errors import MissingDependencyError, UsageError
+from boxwright.core.packages import require
 
 FAKES = {
     "here": Entry(target="collections:OrderedDict"),
@@ -60,3 +61,8 @@ def test_only_packages_that_are_not_installed_are_missing():
 def test_a_blocked_package_counts_as_missing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     assert "torch" in catalogue.find("model", "yolox_s").missing()
+
+
+def test_several_missing_packages_are_named_together() -> None:
+    with pytest.raises(MissingDependencyError, match=r"A demo needs no_such_one and no_such_two, which are not"):
+        require("no_such_one", "json", "no_such_two", extra="train", by="A demo")

@@ -9,6 +9,8 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 import torch
 from support.fixtures import Command
@@ -221,6 +223,8 @@ def test_the_commands_fetch_list_verify_and_find(boxwright: Command, mirror: Mir
     got = boxwright("weights", "get", "yolox_nano", "--format", "onnx", "--url", url, "--json")
     assert json.loads(got.out) == [str(cache / "yolox_nano.onnx")], got.err
     assert boxwright("weights", "path", "yolox_nano").out.strip() == str(cache / "yolox_nano.onnx")
+    picture = cv2.imencode(".png", np.zeros((60, 80, 3), np.uint8))[1].tobytes()
+    assert "is taken as" not in boxwright("predict", "yolox_nano", "-", stdin=picture).err
     rows = json.loads(boxwright("weights", "list", "--json").out)
     assert len(rows) == 14
     assert [(row["model"], row["format"]) for row in rows if row["state"] == "stored"] == [("yolox_nano", "onnx")]

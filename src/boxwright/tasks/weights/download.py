@@ -26,6 +26,8 @@ _MOST_TRIES = 5  # connections of one call
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
     """Follows redirects from http to http or https, and from https to https alone."""
 
+    inf_msg = "a circle of redirects: "
+
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
@@ -89,16 +91,16 @@ def fetch(
                 "a mirror with --url."
             ) from error
         except urllib.error.URLError as error:
-            raise CheckpointError(f"{url!r} can't be reached: {error.reason}. {_advice(part)}") from error
+            raise CheckpointError(f"{url!r} can't be reached: {error.reason}. {_advice(url, part)}") from error
         except TimeoutError as error:
-            raise CheckpointError(f"{url!r} sent nothing for {timeout_s:g} s. {_advice(part)}") from error
+            raise CheckpointError(f"{url!r} sent nothing for {timeout_s:g} s. {_advice(url, part)}") from error
         except (http.client.HTTPException, ConnectionError, ssl.SSLError) as error:
             reason = repr(error)
         if total is not None and _size(part) == total:
             return
         _log.info("Cut off after %d bytes: %s.", _size(part), reason)
     raise CheckpointError(
-        f"{url!r} was cut off {_MOST_TRIES} times, at last after {_size(part):,} bytes: {reason}. {_advice(part)}"
+        f"{url!r} was cut off {_MOST_TRIES} times, at last after {_size(part):,} bytes: {reason}. {_advice(url, part)}"
     )
 
 
@@ -181,8 +183,9 @@ def _size(part: Path) -> int:
     return os.stat(part).st_size if part.exists() else 0
 
 
-def _advice(part: Path) -> str:
-    resumes = f"The same command resumes after {_size(part):,} bytes. " if _size(part) else ""
+def _advice(url: str, part: Path) -> str:
+    have = _size(part) if _read_validator(url, part) else 0
+    resumes = f"The same command resumes after {have:,} bytes. " if have else ""
     return (
         f"{resumes}Check the network and the proxy (HTTPS_PROXY), name a mirror with --url, or bring the file and run: "
         "boxwright weights add PATH"
