@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 from support.clusters import further
 
 from boxwright.accel.checkpoint import load_checkpoint
+from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import CheckpointError, DataError, UsageError
 from boxwright.core.files import write_whole
 from boxwright.data.caches import list_caches
@@ -41,6 +43,22 @@ def make_config(scenes: Path, out: Path, **changes: Any) -> TrainConfig:
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     return read_state(folder / "weights" / "last.safetensors")[0]
+
+
+def test_the_precision_auto_is_recorded_and_a_resumed_run_keeps_it(
+    scenes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def on_cpu_with(*isa: str) -> None:
+        cpu = replace(read_cpu(), isa=frozenset(isa))
+        monkeypatch.setattr("boxwright.tasks.train.run.read_cpu", lambda: cpu)
+
+    config = make_config(scenes, tmp_path, steps=2, precision="auto")
+    on_cpu_with("avx512", "bf16")
+    train(config)
+    on_cpu_with("avx2")
+    train(replace(config, resume=True))
+    assert "precision: bf16" in (config.output_dir / "args.yaml").read_text()
+    assert (config.output_dir / "plan.txt").read_text().splitlines()[1].startswith("precision    bf16 (")
 
 
 def test_a_run_leaves_every_promised_file_and_a_model_that_loads(scenes: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this verb's arguments: those of `boxwright train` that the plan depends on."""
     parser.add_argument("-b", "--batch", metavar="N", type=positive, default=16, help="images per step (default 16)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or hpu (default cpu)")
-    parser.add_argument("--precision", default="32", help="32, bf16, 16, 64 or bf16-true (default 32)")
+    parser.add_argument("--precision", default="32", help="32, bf16, 16, 64, bf16-true or auto (default 32)")
     parser.add_argument(
         "--num_processes",
         "--num-processes",

@@ -39,14 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--resume", action="store_true", help="resume the run in the output folder")
     add("--val", type=fraction, help="fraction of the images to hold out, if the set has no splits")
     add("--size", dest="size_hw", metavar="N|HxW", type=parse_size, help="input size (default the model's own)")
-    add("--precision", help="32, bf16, 16, 64 or bf16-true (default 32)")
+    add("--precision", help="32, bf16, 16, 64, bf16-true, or auto: the fastest on this CPU (default 32)")
     add("--device", help="cpu, cuda or hpu (default cpu)")
     add(
         "--num_processes",
         *SPELLINGS["--num_processes"],
         metavar="N",
-        type=positive,
-        help="processes (default 1, or one per GPU or Gaudi)",
+        type=parse_processes,
+        help="processes, or auto: 1, or one per GPU or Gaudi (default auto)",
     )
     add("--strategy", help="what starts them: subprocess, spawn, ray or spark (default subprocess)")
     add("--address", metavar="HOST:PORT", help="the Ray cluster (default RAY_ADDRESS, or a new one)")
@@ -84,6 +84,11 @@ def parse_batch(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1, or auto")
     return int(text)
+
+
+def parse_processes(text: str) -> int:
+    """Return the number of processes, 0 for "auto"."""
+    return 0 if text == "auto" else positive(text)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from boxwright.core.errors import UsageError
 from boxwright.core.types import Precision
 
 
@@ -31,6 +32,27 @@ class DeviceFacts:
     count: int = 1
     near_cpus: tuple[tuple[int, ...], ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+
+
+AUTO = "auto"
+"""The precision that stands for the fastest one of a CPU."""
+
+
+def choose_precision(precision: str, device: str, isa: frozenset[str]) -> str:
+    """Return what "auto" means on a CPU with these instruction sets; any other precision as it is.
+
+    Raises:
+        UsageError: "auto" for another device.
+
+    Example:
+        >>> choose_precision("auto", "cpu", frozenset({"avx512", "bf16"}))
+        'bf16'
+    """
+    if precision.strip().lower() != AUTO:
+        return precision
+    if device != "cpu":
+        raise UsageError(f"precision='auto' chooses for a CPU. Name the precision for device={device!r}: bf16 or 32.")
+    return str(Precision.BF16 if isa & {"amx", "bf16"} else Precision.FP32)
 
 
 NO_INT8 = Support(ok=False, note="int8 is for inference; train in 32 or bf16 and quantise afterwards")

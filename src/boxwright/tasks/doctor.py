@@ -22,6 +22,7 @@ from boxwright.core.errors import MissingDependencyError, check_choice
 from boxwright.core.memory import Memory, read_memory
 from boxwright.core.types import Precision
 from boxwright.devices.detect import Accelerator, Plugin, find_accelerators, find_plugins
+from boxwright.devices.support import choose_precision
 from boxwright.launchers.allocator import Allocator, read_allocator
 
 # Other builds of a package that serve as well as the one that our extras install.
@@ -132,6 +133,7 @@ def examine(
         'boxwright'
     """
     cpu = read_cpu(root)
+    precision = choose_precision(precision, device, cpu.isa)
     return DoctorReport(
         boxwright=__version__,
         python=f"{platform.python_implementation()} {platform.python_version()} ({sys.executable})",

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from boxwright.accel.kernels import NormSilu, StridedDepthwise, native
+from boxwright.accel.kernels import NormSilu, StridedDepthwise, native, pack_patches
 from boxwright.accel.kernels.compiler import VARIANTS, compile_library
 from boxwright.core.cpu import cpu_flags
 
@@ -212,7 +212,8 @@ def test_each_library_of_a_wheel_gives_the_exact_result_rounded(
     if not VARIANTS[name][1] <= cpu_flags():
         pytest.skip(f"this processor does not run {name}")
     kernels = ctypes.CDLL(str(prebuilt / f"{name}.so"))
-    monkeypatch.setattr("boxwright.accel.kernels.norm_silu.load_kernels", lambda: kernels)
+    for user in ("norm_silu", "patches"):
+        monkeypatch.setattr(f"boxwright.accel.kernels.{user}.load_kernels", lambda: kernels)
     torch.manual_seed(0)
     norm = _norm(32)
     plain = nn.Sequential(deepcopy(norm).double(), nn.SiLU())
@@ -223,6 +224,8 @@ def test_each_library_of_a_wheel_gives_the_exact_result_rounded(
         expected_y, expected_dx = _backward(plain, x.double(), dy.double())
         torch.testing.assert_close(y.double(), expected_y, rtol=step, atol=1e-4)
         torch.testing.assert_close(dx.double(), expected_dx, rtol=2 * step, atol=2 * step)
+        pixels = torch.randint(0, 256, (2, 6, 34, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
+        assert torch.equal(pack_patches(pixels, dtype), pack_patches(pixels.contiguous(), dtype))
 
 
 def test_the_fastest_library_that_the_processor_runs_is_chosen(tmp_path: Path) -> None:

@@ -2,5 +2,6 @@
 
 from boxwright.accel.kernels.depthwise import StridedDepthwise
 from boxwright.accel.kernels.norm_silu import NormSilu
+from boxwright.accel.kernels.patches import pack_patches
 
-__all__ = ["NormSilu", "StridedDepthwise"]
+__all__ = ["NormSilu", "StridedDepthwise", "pack_patches"]

@@ -4,7 +4,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-SOURCES = ("kernels.c", "vectors.inc", "norm_silu.inc", "depthwise.inc")
+SOURCES = ("kernels.c", "vectors.inc", "norm_silu.inc", "depthwise.inc", "patches.inc")
 """The files that the library is made from; the first is compiled and includes the others."""
 
 # -fno-math-errno and -fno-trapping-math change no value; they let the compiler use vectors.

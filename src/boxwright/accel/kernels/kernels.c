@@ -1,5 +1,5 @@
-/* Batch-norm with SiLU in one go, forward and backward: PyTorch runs them as two operators, each with passes over the
- * memory of its own. Images lie channels last: (rows, channels) with rows = batch * height * width.
+/* Operators of a training step that PyTorch runs slowly on a CPU: batch-norm with SiLU in one go (PyTorch has two
+ * operators, each with passes over the memory of its own), and others in the files included below. Images lie channels last: (rows, channels) with rows = batch * height * width.
  *
  * Values are float or bfloat16 (kept as uint16_t); sums are float over short runs and double over the whole, and each
  * thread's part has a fixed place, so that the same inputs on the same number of threads give the same bits.
@@ -27,6 +27,23 @@ static inline void split(int64_t total, int part, int parts, int64_t *from, int6
 #define JOIN3(a, b, c) a##_##b##x##c
 #define JOIN(a, b, c) JOIN3(a, b, c)
 #define NAME(x) JOIN(x, TYPE, LANES)
+
+static inline float f32_of_byte(uint8_t byte) { return byte; }
+
+static inline uint16_t bf16_of_byte(uint8_t byte) {
+    union {
+        float value;
+        uint32_t bits;
+    } of = {.value = byte};
+    return (uint16_t)(of.bits >> 16);
+}
+
+#define TYPE f32
+#include "patches.inc"
+#undef TYPE
+#define TYPE bf16
+#include "patches.inc"
+#undef TYPE
 
 #define LANES 16
 #include "vectors.inc"

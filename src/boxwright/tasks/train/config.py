@@ -65,7 +65,7 @@ class TrainConfig:
         lazy: collect operations and run them at the end of each half step, on devices that can; None as above.
         bf16_ops: a file with the names of operations to run in bf16, for devices that read one.
         fp32_ops: a file with the names of operations to keep in fp32.
-        precision: 32, bf16, 16, 64 or bf16-true.
+        precision: 32, bf16, 16, 64, bf16-true, or auto: bf16 on a CPU that has instructions for it, else 32.
         num_processes: number of processes; 0 for one on the CPU and one per device elsewhere.
         strategy: what starts them: subprocess, spawn, ray or spark.
         address: of the Ray cluster; None for the one in RAY_ADDRESS, or a new one.

@@ -34,7 +34,7 @@ from boxwright.tasks.train.config import Schedule, TrainConfig
 from boxwright.tasks.train.data import choose_policy, leave_out_bad, make_dataset, make_loader, read_sets
 from boxwright.tasks.train.loggers import Callback, make_callbacks
 from boxwright.tasks.train.nan_guard import NanGuard
-from boxwright.tasks.train.network import class_weights, freeze, make_network, make_optimizer
+from boxwright.tasks.train.network import class_weights, freeze, image_type, make_network, make_optimizer
 from boxwright.tasks.train.pictures import drop_pictures, save_pictures
 from boxwright.tasks.train.progress import RESULT, Progress, StepReport, TrainResult, clock
 from boxwright.tasks.train.remote_data import open_data
@@ -44,7 +44,6 @@ from boxwright.tasks.train.score import score_model
 from boxwright.tasks.train.stopping import StopAndSave
 
 _log = get_logger(__name__)
-_BF16 = (Precision.BF16, Precision.BF16_TRUE)
 _UNTIMED = 2  # the first steps allocate memory and choose kernels; a run's speed leaves them out
 
 
@@ -123,8 +122,7 @@ class Training:
             network, base=self.schedule.ema_base, ramp=self.schedule.ema_ramp, move=nano.hardware.average
         )
         self._loss = nano.hardware.compile(yolox_loss)
-        # Whole numbers to 255 are exact in bf16, and the first convolution would round to it anyway.
-        self._image_type = torch.bfloat16 if Precision.parse(config.precision) in _BF16 else torch.float32
+        self._image_type = image_type(network, config)
         self._checkpoints = Checkpoints(
             nano=nano,
             config=config,

@@ -7,17 +7,33 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from boxwright.accel.kernels import NormSilu, StridedDepthwise
+from boxwright.accel.kernels import NormSilu, StridedDepthwise, pack_patches
 from boxwright.core.errors import UsageError
 from boxwright.core.log import get_logger
+from boxwright.core.types import Precision
 from boxwright.data.records import Records
-from boxwright.detector.blocks import ConvBlock
+from boxwright.detector.blocks import ConvBlock, Focus
 from boxwright.detector.weights import check_finite, load_weights, read_state
 from boxwright.detector.yolox import build
 from boxwright.devices.base import Device
 from boxwright.tasks.train.config import TrainConfig
 
 _log = get_logger(__name__)
+
+
+class PackedFocus(nn.Module):
+    """A `Focus` that also takes bytes, converted and packed in one pass. Parameters and their names are shared."""
+
+    def __init__(self, focus: Focus) -> None:
+        super().__init__()
+        self.conv = focus.conv
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return features of half the height and width."""
+        autocast = torch.is_autocast_enabled("cpu")
+        dtype = torch.get_autocast_dtype("cpu") if autocast else self.conv.conv.weight.dtype
+        out: Tensor = self.conv(pack_patches(images, dtype))
+        return out
 
 
 def make_network(config: TrainConfig, num_classes: int) -> nn.Module:
@@ -38,7 +54,20 @@ def make_network(config: TrainConfig, num_classes: int) -> nn.Module:
         conv = block.conv
         if conv.groups == conv.in_channels and conv.groups > 1 and conv.stride != (1, 1):
             block.conv = StridedDepthwise.of(conv)
+    for parent in [*network.modules()] if config.device == "cpu" else ():
+        for name, part in parent.named_children():
+            if isinstance(part, Focus):
+                setattr(parent, name, PackedFocus(part))
     return network
+
+
+def image_type(network: nn.Module, config: TrainConfig) -> torch.dtype:
+    """Return the type in which a network of `make_network` takes its images."""
+    if any(isinstance(part, PackedFocus) for part in network.modules()):
+        return torch.uint8
+    # Whole numbers to 255 are exact in bf16, and the first convolution would round to it anyway.
+    reduced = Precision.parse(config.precision) in (Precision.BF16, Precision.BF16_TRUE)
+    return torch.bfloat16 if reduced else torch.float32
 
 
 def freeze(model: nn.Module, prefixes: Sequence[str]) -> list[nn.BatchNorm2d]:

@@ -15,10 +15,12 @@ from boxwright.accel.places import is_url, locate
 from boxwright.accel.strategy import make_launcher
 from boxwright.core import catalogue, yaml_file
 from boxwright.core.config import to_yaml
+from boxwright.core.cpu import read_cpu
 from boxwright.core.errors import BoxwrightError, CheckpointError, UsageError
 from boxwright.core.files import locked
 from boxwright.core.log import get_logger
 from boxwright.core.signals import sigterm_raises
+from boxwright.devices.support import AUTO, choose_precision
 from boxwright.launchers.supervisor import Patience
 from boxwright.tasks.models import find_model
 from boxwright.tasks.train.checkpoints import check_saved
@@ -79,6 +81,7 @@ def train(config: TrainConfig, *, callbacks: Sequence[Callback] = (), progress: 
             raise UsageError(
                 f"store={config.store!r} holds a run already. Resume it with --resume, or choose another one."
             )
+    config = _resolve_precision(config)
     nano = TorchNano(
         num_processes=config.num_processes or None,
         use_ipex=config.use_ipex,
@@ -156,6 +159,16 @@ def _resolve_places(config: TrainConfig) -> TrainConfig:
     if store in (str(config.output_dir), f"file://{config.output_dir}"):
         raise UsageError(f"store={store!r} is output_dir itself. Name a place that outlives this machine.")
     return replace(config, store=store)
+
+
+def _resolve_precision(config: TrainConfig) -> TrainConfig:
+    """Return the config with a precision in place of "auto"; a resumed run keeps the one that it has recorded."""
+    recorded = config.output_dir / "args.yaml"
+    if config.resume and config.precision == AUTO and recorded.is_file():
+        before = yaml_file.parse(recorded.read_text(encoding="utf-8"))
+        if isinstance(before, dict) and "precision" in before:
+            return replace(config, precision=str(before["precision"]))
+    return replace(config, precision=choose_precision(config.precision, config.device, read_cpu().isa))
 
 
 def _find_weights(ckpt: Path) -> Path:
