@@ -1,5 +1,6 @@
 /* Operators of a training step that PyTorch runs slowly on a CPU: batch-norm with SiLU in one go (PyTorch has two
- * operators, each with passes over the memory of its own), and others in the files included below. Images lie channels last: (rows, channels) with rows = batch * height * width.
+ * operators, each with passes over the memory of its own), and others in the files included below. Images lie channels
+ * last: (rows, channels) with rows = batch * height * width.
  *
  * Values are float or bfloat16 (kept as uint16_t); sums are float over short runs and double over the whole, and each
  * thread's part has a fixed place, so that the same inputs on the same number of threads give the same bits.
