@@ -142,7 +142,7 @@ class Maker:
             to = rng.choice(FORMATS)
             link = _maybe(rng, "--link") if not good or to not in SHARDED else []  # shards hold the images themselves
             return ["data", "convert", place, "../out/set", "--to", to, *link]
-        if verb < 14 and form in _WHOLE:
+        if verb < 14 and (form == "coco" or (form in SHARDED and not good)):  # shards name their split
             return ["data", "split", place, "../out/set", "--to", rng.choice(FILES if good else FORMATS)]
         if verb < 16:
             return ["data", "preview", place, "--out", "../out/p", "-b", "2", "--size", "64"]
