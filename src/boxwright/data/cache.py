@@ -103,7 +103,7 @@ class TileCache:
         self._places[index, 0] = number
 
     def _key(self, index: int) -> int | None:
-        """Return a hash of an image's path and of its file's size and time; None if there is no file."""
+        """Return a hash of an image's path and of its file's size and time; None if the file is missing."""
         path = self.files.records.path(index)
         try:
             found = stat_image(path)
@@ -136,7 +136,7 @@ def open_cache(
         stores: what `choose_stores` returned, if another process called it.
 
     Raises:
-        UsageError: there is no such kind, or a folder is given for a kind that needs none.
+        UsageError: the kind is unknown, or it takes no folder.
     """
     check_choice("cache", kind, get_args(CacheKind))
     if folder is not None and kind in ("none", "ram"):

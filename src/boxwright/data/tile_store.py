@@ -127,7 +127,7 @@ class TileStore:
         return Tile(pixels[start:end].reshape(height, width, 3), (place.full_height, place.full_width))
 
     def add(self, key: int, tile: Tile) -> Place | None:
-        """Add a tile and return where; None once there is no more space."""
+        """Add a tile and return where it is; None if the store is full."""
         if self._pid != os.getpid():  # forks share a position in the file, which says where an added tile begins
             self._own(_open(f"/proc/self/fd/{self._fd}"))
         pixels = np.ascontiguousarray(tile.pixels)
@@ -178,7 +178,7 @@ def memory_store(images: int, *, limit_bytes: float, may_grow: Callable[[], bool
     """Return an empty store in memory, with entries for so many tiles.
 
     Raises:
-        OSError: there is no memory for its table.
+        OSError: its table does not fit into memory.
     """
     fd = os.memfd_create("boxwright-tiles")  # unlike /dev/shm, it has no limit of its own
     try:
